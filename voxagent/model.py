@@ -1,0 +1,185 @@
+"""What a speech model looks like to the engine: one protocol, and the shapes it declares.
+
+Knows nothing of event loops, threads, sockets or transports. A model plugin implements `LatentModel` and registers
+a `ModelFactory` under the entry point group `voxagent.models`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxagent.phrases import Phrase
+
+Pcm = NDArray[np.float32]
+"""Mono PCM, float32 in [-1, 1], shape (samples,)."""
+
+
+class TextMode(Enum):
+    """How a model takes text."""
+
+    PHRASE = "phrase"
+    """A phrase at once; nothing is spoken before the whole phrase is known."""
+    WINDOW = "window"
+    """Text trickles in; a step may be starved until more arrives."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """The fixed facts of a loaded model.
+
+    Attributes:
+        name: Short name, e.g. ``piper``.
+        sample_rate: Of the decoded PCM, Hz.
+        chunk_samples: Most samples one step decodes to (about 160 ms).
+        slots: Sessions that may be open at once.
+        max_batch: Sessions one `LatentModel.step` may advance together.
+        text_mode: Whole phrases or windows of text.
+        max_phrase_s: Longest phrase the model speaks well, seconds of speech.
+        languages: BCP 47 primary tags it speaks; empty means any.
+        clones: Takes a reference recording as a voice.
+        continues: Carries prosody from one phrase of a turn to the next.
+        times_words: `Step.words` is filled; otherwise the ledger estimates.
+    """
+
+    name: str
+    sample_rate: int
+    chunk_samples: int
+    slots: int
+    max_batch: int = 1
+    text_mode: TextMode = TextMode.PHRASE
+    max_phrase_s: float = 8.0
+    languages: tuple[str, ...] = ("en",)
+    clones: bool = False
+    continues: bool = False
+    times_words: bool = False
+
+    def __post_init__(self) -> None:
+        for field in ("sample_rate", "chunk_samples", "slots", "max_batch"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"ModelSpec.{field} must be at least 1, not {getattr(self, field)}")
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechOptions:
+    """What a session may ask of the voice.
+
+    Attributes:
+        language: BCP 47 tag of the text, or None for the voice's own.
+        speed: Speech rate relative to the voice's own, 0.5 to 2.
+    """
+
+    language: str | None = None
+    speed: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0.5 <= self.speed <= 2.0:
+            raise ValueError(f"speed must lie between 0.5 and 2.0, not {self.speed}")
+
+
+@dataclass(frozen=True, slots=True)
+class WordTime:
+    """When one word of a phrase sounds.
+
+    Attributes:
+        start: First character, an index into `Phrase.spoken`.
+        end: One past the last character.
+        start_sample: Offset from the first sample the model emits for the phrase, at the model's rate.
+        end_sample: One past the word's last sample.
+    """
+
+    start: int
+    end: int
+    start_sample: int
+    end_sample: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step gave one slot.
+
+    Attributes:
+        latents: For `LatentModel.decode`; None when the slot is starved or the phrase has no (more) audio.
+        last: The phrase is complete with this step.
+        words: Word times of the phrase, on the first step that knows them.
+        reason: Why the phrase ended when not by itself: ``cap``, ``repetition``, ``silence``.
+    """
+
+    latents: Any | None
+    last: bool = False
+    words: tuple[WordTime, ...] = ()
+    reason: str = ""
+
+
+class Voice(Protocol):
+    """An immutable voice that any number of sessions share."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def language(self) -> str | None: ...
+
+
+SlotT = TypeVar("SlotT")
+
+
+class LatentModel(Protocol[SlotT]):
+    """A model that speaks in latent chunks.
+
+    Called by the engine's one thread only, but for two methods: `load_voice` runs on a loader thread and must not
+    touch slots; `cancel` is called from anywhere. All state of a session lives in its slot.
+    """
+
+    @property
+    def spec(self) -> ModelSpec: ...
+
+    def load_voice(self, source: str | None) -> Voice:
+        """Loads a voice by name or path; None gives the default. Slow.
+
+        Raises:
+            ValueError: No such voice, or a file that is no voice. The message names the cure.
+        """
+        ...
+
+    def open(self, voice: Voice, options: SpeechOptions, seed: int) -> SlotT:
+        """Takes a slot. Cheap. Equal seeds give equal audio."""
+        ...
+
+    def prefill(self, slot: SlotT, phrase: Phrase) -> bool:
+        """Takes in the next phrase. Returns True when ready to step; False asks to be called again.
+
+        A call is bounded, so that the steps of other sessions fit in between.
+        """
+        ...
+
+    def step(self, slots: Sequence[SlotT]) -> list[Step]:
+        """Advances each slot by one latent chunk. A slot alone gives what it gives in any batch."""
+        ...
+
+    def decode(self, slots: Sequence[SlotT], latents: Sequence[Any]) -> list[Pcm]:
+        """Turns the latents of one step into PCM of at most `ModelSpec.chunk_samples` each. Stateful and exact."""
+        ...
+
+    def cancel(self, slot: SlotT) -> None:
+        """Makes a running call return early for this slot. Thread-safe, immediate, idempotent.
+
+        The running call may raise or return anything for the slot: the engine drops it and calls `close`.
+        """
+        ...
+
+    def close(self, slot: SlotT) -> None:
+        """Gives the slot back. Nothing is zeroed."""
+        ...
+
+
+ModelFactory = Callable[[str | None, Mapping[str, object]], LatentModel[Any]]
+"""Loads a model: what stands after the colon in ``name:source``, and options by name.
+
+Raises `ValueError` with the cure for bad options or files. Called on the engine's thread.
+"""
