@@ -1,10 +1,19 @@
-"""Cuts a stream of text into phrases."""
+"""Cuts a stream of text into phrases.
+
+Owns sizes and timers: which of the scanner's boundaries become cuts, and when waiting any longer would leave the
+listener in silence. Pure: the caller brings the time. Knows nothing of audio or asyncio.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-from voxagent.speakable import Speakable
+from voxagent.boundaries import Boundary, Grade, Scanner
+from voxagent.lexicon import lexicon, primary_tag
+from voxagent.marks import KINDS, WEIGHTS, Kind
+from voxagent.marks import speech_seconds as speech_seconds
+from voxagent.speakable import Speakable, speakable
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +24,8 @@ class Phrase:
         text: As written.
         start: Offset of its first character in the turn's written text.
         speakable: What to say, and the map between both; its written indices count from 0 at `start`.
-        reason: Why it was cut here: ``sentence``, ``clause``, ``line``, ``stall``, ``runway``, ``cap``, ``end``.
+        reason: Why it was cut here: ``sentence``, ``clause``, ``line``, ``stall``, ``runway``, ``cap``, ``flush``,
+            ``end``.
         final: Nothing follows in this turn.
     """
 
@@ -34,3 +44,259 @@ class Phrase:
     def spoken(self) -> str:
         """What the voice says; empty when the phrase is silent (markup, punctuation, emoji)."""
         return self.speakable.text
+
+
+_BLOCK = 512  # characters scanned at once; bounds what a cut has to copy
+_TAG_ROOM = 16  # characters kept of a long silent block, so that its closing tag is recognised whole
+_CONNECTIVE_S = 3.5
+_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+_HALF = re.compile("[\ud800-\udfff]")
+_REASONS = {
+    Grade.SENTENCE: "sentence",
+    Grade.LINE: "line",
+    Grade.CLAUSE: "clause",
+    Grade.CONNECTIVE: "clause",
+    Grade.WORD: "cap",
+}
+
+
+class PhraseSplitter:
+    """Cuts one turn's text, fed in any pieces, into phrases.
+
+    The phrases put together are the text fed, character by character, except that a surrogate without its other half
+    becomes U+FFFD. Without timers the cuts depend on the text alone, not on the pieces. Whitespace at a cut belongs to
+    the phrase that follows.
+
+    Args:
+        language: BCP 47 tag of the text; None is taken for English.
+        first_s: The first phrase is released at a clause end once it lasts this long.
+        max_phrase_s: No phrase is longer; endless text is cut at the best word boundary.
+        comfortable_s: Later phrases are cut at clause ends only from this length on.
+        tail_s: A shorter sentence joins its neighbour.
+        low_runway_s: Below this much audio left, `poll` releases clauses that are shorter than `comfortable_s`.
+        stall_runway_s: Below this much audio left, `poll` releases a stalled text up to the last word.
+
+    Raises:
+        ValueError: A length is not positive, or `max_phrase_s` is below one second.
+    """
+
+    def __init__(
+        self,
+        language: str | None = None,
+        *,
+        first_s: float = 0.7,
+        max_phrase_s: float = 8.0,
+        comfortable_s: float = 2.75,
+        tail_s: float = 0.6,
+        low_runway_s: float = 1.0,
+        stall_runway_s: float = 0.5,
+    ) -> None:
+        if min(first_s, comfortable_s, tail_s, low_runway_s, stall_runway_s) <= 0 or max_phrase_s < 1:
+            raise ValueError("phrase lengths and runways must be positive, and max_phrase_s at least 1")
+        self._language = language
+        self._first_s, self._max_s = first_s, max_phrase_s
+        self._comfortable_s, self._tail_s = min(comfortable_s, max_phrase_s), tail_s
+        self._low_runway_s, self._stall_runway_s = low_runway_s, stall_runway_s
+        self._scanner = Scanner(lexicon(primary_tag(language)))
+        self._scanner.limit_s = max_phrase_s
+        self._scanner.connective_s = min(_CONNECTIVE_S, max_phrase_s / 2)
+        self._start_s = 0.0
+        self._spoke = False
+        self._soft: Boundary | None = None
+        self._half = ""
+        self._last_push_s: float | None = None
+        self._gap_s = 0.1
+        self._stall_at_s: float | None = None
+        self._runway_at_s: float | None = None
+
+    @property
+    def pending(self) -> str:
+        """Text fed and not yet released."""
+        return self._scanner.text + ("\ufffd" if self._half else "")
+
+    @property
+    def next_deadline_s(self) -> float | None:
+        """When `poll` is worth calling; None when no timer is pending."""
+        if not self._scanner.text:
+            return None
+        times = [t for t in (self._stall_at_s, self._runway_at_s) if t is not None]
+        return min(times, default=None)
+
+    def push(self, delta: str, now_s: float = 0.0) -> list[Phrase]:
+        """Takes in the next piece of text and returns the phrases that it completed."""
+        if not delta:
+            return []
+        out: list[Phrase] = []
+        self._feed(self._whole(delta), out)
+        self._note_time(now_s)
+        return out
+
+    def poll(self, now_s: float, runway_s: float) -> list[Phrase]:
+        """Releases what should not wait any longer.
+
+        Args:
+            now_s: The time, on the clock that `push` was given.
+            runway_s: Audio not yet played, in seconds, this splitter's released phrases included.
+        """
+        out: list[Phrase] = []
+        if self._stall_at_s is not None and now_s >= self._stall_at_s:
+            if runway_s < self._stall_runway_s:
+                self._stall_at_s = None
+                self._release_stalled(out)
+            else:
+                self._stall_at_s = now_s + runway_s - self._stall_runway_s
+        if self._soft is not None and not out:
+            if runway_s >= self._low_runway_s:
+                self._runway_at_s = now_s + runway_s - self._low_runway_s
+            else:
+                self._runway_at_s = None
+                if self._size(self._soft) >= (self._tail_s if self._spoke else self._first_s):
+                    self._cut(self._soft, "runway", out)
+        return out
+
+    def flush(self, now_s: float = 0.0) -> list[Phrase]:
+        """Releases everything pending now, held groups included; the turn goes on."""
+        out: list[Phrase] = []
+        self._cut(Boundary(self._scanner.seen, self._scanner.seconds, Grade.WORD), "flush", out)
+        return out
+
+    def end(self, now_s: float = 0.0) -> list[Phrase]:
+        """Releases the rest; its last phrase is `final`. Empty when nothing is pending."""
+        out: list[Phrase] = []
+        if self._half:
+            self._half = ""
+            self._feed("\ufffd", out)
+        last = self._scanner.last_mark()
+        if last is not None and self._fits(last):
+            rest_s = self._scanner.seconds - last.seconds
+            if rest_s >= self._tail_s:
+                self._cut(last, _REASONS[last.grade], out)
+        rest = Boundary(self._scanner.seen, self._scanner.seconds, Grade.WORD)
+        self._cut(rest, "end", out, final=True)
+        return out
+
+    # Text in.
+
+    def _whole(self, delta: str) -> str:
+        """Joins surrogates that came in two pieces; a half at the end waits for its other half."""
+        text = self._half + delta
+        self._half = ""
+        if text.isascii() or _HALF.search(text) is None:
+            return text
+        text = _PAIR.sub(lambda m: m.group().encode("utf-16", "surrogatepass").decode("utf-16"), text)
+        if "\ud800" <= text[-1] <= "\udbff":
+            text, self._half = text[:-1], text[-1]
+        return _HALF.sub("\ufffd", text)
+
+    def _feed(self, text: str, out: list[Phrase]) -> None:
+        scanner = self._scanner
+        for start in range(0, len(text), _BLOCK):
+            scanner.append(text[start : start + _BLOCK])
+            while (boundary := scanner.advance()) is not None:
+                self._consider(boundary, out)
+
+    def _consider(self, found: Boundary, out: list[Phrase]) -> None:
+        if found.grade is Grade.OVERFLOW:
+            self._overflow(found, out)
+        elif found.at <= self._scanner.base or self._size(found) <= 0:
+            return  # silent so far: joins what follows
+        elif self._fits(found):
+            self._cut(found, _REASONS[found.grade], out)
+        else:
+            self._soft = found
+
+    def _size(self, boundary: Boundary) -> float:
+        return boundary.seconds - self._start_s
+
+    def _fits(self, found: Boundary) -> bool:
+        if not self._spoke:
+            least = self._first_s
+        elif found.grade >= Grade.LINE:
+            least = self._tail_s
+        else:
+            least = self._comfortable_s
+        return self._size(found) >= least
+
+    # Text out.
+
+    def _cut(self, place: Boundary, reason: str, out: list[Phrase], *, final: bool = False) -> None:
+        scanner = self._scanner
+        start = scanner.base
+        text = scanner.text[: place.at - start]
+        if not text:
+            return
+        silent = 0
+        if scanner.head_silent:
+            silent = len(text) if scanner.silent_end is None else min(len(text), scanner.silent_end - start)
+        spoken = speakable(text, self._language, silent=silent)
+        out.append(Phrase(text, start, spoken, reason, final))
+        self._spoke = self._spoke or bool(spoken.text)
+        scanner.drop(place.at)
+        self._start_s = place.seconds
+        scanner.limit_s = place.seconds + self._max_s
+        scanner.connective_s = place.seconds + min(_CONNECTIVE_S, self._max_s / 2)
+        if self._soft is not None and self._soft.at <= place.at:
+            self._soft = self._runway_at_s = None
+
+    def _overflow(self, found: Boundary, out: list[Phrase]) -> None:
+        scanner = self._scanner
+        chars = scanner.seen - scanner.base
+        if scanner.silent:
+            if chars > scanner.limit_chars:
+                self._cut(Boundary(scanner.seen - _TAG_ROOM, scanner.seconds, Grade.WORD), "cap", out)
+            return
+        hard = chars > scanner.limit_chars or self._size(found) >= 1.5 * self._max_s
+        place = self._best_place(hard)
+        if place is not None:
+            self._cut(place, "cap", out)
+            if hard:
+                scanner.forget_spans()
+
+    def _best_place(self, hard: bool) -> Boundary | None:
+        """Where to cut text that has grown too long: a clause, a word, at worst between two characters."""
+        scanner = self._scanner
+        least = 0.0 if hard else self._max_s / 4
+        for place in (self._soft, scanner.word, scanner.rough if hard else None):
+            if place is not None and place.at > scanner.base and self._size(place) >= least:
+                return place
+        if not hard and (scanner.held or not self._endless_word()):
+            return None
+        return self._between_characters(hard)
+
+    def _endless_word(self) -> bool:
+        """Whether the text has no spaces to wait for."""
+        return self._scanner.word_length > 40
+
+    def _between_characters(self, hard: bool) -> Boundary | None:
+        scanner = self._scanner
+        index = scanner.seen - scanner.base - 1
+        if index <= 0:
+            return None
+        before, after = scanner.text[index - 1], scanner.text[index]
+        joined = KINDS[after] is Kind.EXTEND or before == "\u200d" or (_is_flag(before) and _is_flag(after))
+        if joined and index < 2 * scanner.limit_chars:
+            return None
+        if before.isdigit() and after.isdigit() and not hard:
+            return None
+        return Boundary(scanner.seen - 1, scanner.seconds - WEIGHTS[after], Grade.WORD)
+
+    # Timers.
+
+    def _note_time(self, now_s: float) -> None:
+        if self._last_push_s is not None and now_s > self._last_push_s:
+            self._gap_s += 0.2 * (min(now_s - self._last_push_s, 1.0) - self._gap_s)
+        self._last_push_s = now_s
+        self._stall_at_s = now_s + min(max(3 * self._gap_s, 0.25), 0.6)
+        self._runway_at_s = now_s if self._soft is not None else None
+
+    def _release_stalled(self, out: list[Phrase]) -> None:
+        scanner = self._scanner
+        places = [scanner.stalled_mark(), self._soft, scanner.word]
+        good = [p for p in places if p is not None and p.at > scanner.base and self._size(p) > 0]
+        if good:
+            best = max(good, key=lambda p: p.at)
+            self._cut(best, "stall", out)
+
+
+def _is_flag(ch: str) -> bool:
+    return 0x1F1E6 <= ord(ch) <= 0x1F1FF

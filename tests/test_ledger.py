@@ -1,0 +1,117 @@
+"""Which written words were heard."""
+
+import pytest
+
+from voxagent.ledger import Ledger
+from voxagent.model import WordTime
+from voxagent.phrases import Phrase
+from voxagent.speakable import Piece, Speakable
+
+RATE = 1000
+
+
+def copied(text, start=0, reason="sentence"):
+    return Phrase(text, start, Speakable(text.strip(), _pieces(text)), reason)
+
+
+def _pieces(text):
+    body = text.strip()
+    lead = text.index(body)
+    pieces = [Piece(0, lead, 0, 0), Piece(lead, lead + len(body), 0, len(body))]
+    return tuple([*pieces, Piece(lead + len(body), len(text), len(body), len(body))])
+
+
+def timed(text, ms_per_character=10):
+    words, at = [], 0
+    for word in text.split():
+        start = text.index(word, at)
+        at = start + len(word)
+        words.append(WordTime(start, at, start * ms_per_character, at * ms_per_character))
+    return words
+
+
+def two_phrases():
+    ledger = Ledger(RATE)
+    first, second = copied("One two, three."), copied(" Four five.", 15)
+    ledger.write(first)
+    ledger.begin(first, 0, timed(first.spoken))
+    ledger.finish(150)
+    ledger.write(second)
+    ledger.begin(second, 150, timed(second.spoken))
+    ledger.finish(250)
+    return ledger
+
+
+@pytest.mark.parametrize(
+    ("position", "heard", "partly", "unheard"),
+    [
+        (0, "", "", "One two, three. Four five."),
+        (10, "", "One", "One two, three. Four five."),
+        (30, "One", "", "two, three. Four five."),
+        (50, "One", "two,", "two, three. Four five."),
+        (80, "One two,", "", "three. Four five."),
+        (150, "One two, three.", "", "Four five."),
+        (170, "One two, three.", "Four", "Four five."),
+        (10_000, "One two, three. Four five.", "", ""),
+    ],
+)
+def test_the_text_is_split_at_the_last_word_heard_whole(position, heard, partly, unheard):
+    split = two_phrases().split(position)
+    assert (split.heard, split.partly, split.unheard) == (heard, partly, unheard)
+    assert split.words == len(heard.split())
+
+
+def test_text_no_phrase_holds_yet_is_unheard():
+    assert two_phrases().split(10_000, pending=" And so").unheard == " And so"
+
+
+def test_a_phrase_that_was_written_and_never_sounded_is_unheard():
+    ledger = two_phrases()
+    ledger.write(copied(" Six.", 26))
+    assert ledger.split(10_000).unheard == "Six."
+
+
+def test_a_silent_phrase_goes_with_the_words_before_it():
+    ledger = two_phrases()
+    ledger.write(Phrase(" \N{WAVING HAND SIGN}", 26, Speakable("", (Piece(0, 2, 0, 0),)), "end"))
+    assert ledger.split(10_000).unheard == ""
+
+
+def test_the_words_of_a_rewritten_unit_count_as_one_written_word():
+    phrase = Phrase(
+        "Pay $5 now.",
+        0,
+        Speakable("Pay five dollars now.", (Piece(0, 4, 0, 4), Piece(4, 6, 4, 16), Piece(6, 11, 16, 21))),
+        "end",
+    )
+    ledger = Ledger(RATE)
+    ledger.write(phrase)
+    words = ledger.begin(phrase, 0, timed(phrase.spoken))
+    assert [(w.text, w.start_sample, w.end_sample) for w in words] == [
+        ("Pay", 0, 30),
+        ("$5", 40, 160),
+        ("now.", 170, 210),
+    ]
+    assert ledger.split(100).partly == "$5"
+    assert ledger.split(160).heard == "Pay $5"
+
+
+def test_untimed_words_are_spread_by_length_and_corrected_at_the_end():
+    phrase = copied("aa bb cc dd")
+    ledger = Ledger(RATE)
+    ledger.write(phrase)
+    guessed = ledger.begin(phrase, 100, ())
+    assert [w.text for w in guessed] == ["aa", "bb", "cc", "dd"]
+    ledger.finish(100 + 1100)
+    assert [(w.start_sample, w.end_sample) for w in ledger.words] == [
+        (100, 300), (400, 600), (700, 900), (1000, 1200),
+    ]  # fmt: skip
+
+
+def test_untimed_chinese_is_spread_by_character():
+    phrase = copied("你好吗")
+    ledger = Ledger(RATE)
+    ledger.write(phrase)
+    ledger.begin(phrase, 0, ())
+    ledger.finish(300)
+    assert ledger.split(200).heard == "你好"

@@ -1,0 +1,211 @@
+"""The command line. Thin: every command lives in a module of its own, plugins add theirs by entry point."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import wave
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from voxagent.doctor import diagnose
+from voxagent.engine import Engine
+from voxagent.errors import VoxagentError
+from voxagent.model import Pcm, SpeechOptions
+from voxagent.models import model_load
+from voxagent.pcm import to_int16
+from voxagent.player import Player
+from voxagent.say import Said, Saying, say
+from voxagent.turn import AudioChunk
+from voxagent.voices import installed_voices
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Speech output for real-time voice agents.",
+)
+bench = typer.Typer(no_args_is_help=True, help="Benchmarks: each prints one JSON object on its last line.")
+app.add_typer(bench, name="bench")
+
+__all__ = ["app", "bench", "fail", "main"]
+
+Model = Annotated[str, typer.Option(help="Model, as name or name:source, e.g. piper:/voices/en_GB-alba-medium.onnx.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on the last line of stdout.")]
+
+
+def fail(message: str) -> typer.Exit:
+    """Prints an error in one line and gives the exit to raise."""
+    Console(stderr=True).print(f"[bold red]error:[/] {message}", highlight=False, soft_wrap=True)
+    return typer.Exit(2)
+
+
+def option_pairs(pairs: list[str]) -> dict[str, object]:
+    """Turns ``name=value`` arguments into options."""
+    options: dict[str, object] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise ValueError(f"--option takes name=value, not {pair!r}")
+        options[name] = value
+    return options
+
+
+@app.command("say")
+def say_command(
+    text: Annotated[str, typer.Argument(help="What to say; - reads it from standard input.")] = "-",
+    out: Annotated[Path | None, typer.Option(help="Write what was heard to this WAV file.")] = None,
+    model: Model = "piper",
+    voice: Annotated[str | None, typer.Option(help="Voice, by name or path; see `voxagent voices`.")] = None,
+    language: Annotated[str | None, typer.Option(help="Language of the text, e.g. en.")] = None,
+    speed: Annotated[float, typer.Option(help="Speech rate, 0.5 to 2.")] = 1.0,
+    seed: Annotated[int | None, typer.Option(help="Equal seeds give equal audio.")] = None,
+    tokens_per_s: Annotated[
+        float, typer.Option(help="Speed of the stand-in LLM; 0: all at once, rendered as fast as possible.")
+    ] = 25.0,
+    interrupt_after: Annotated[
+        float | None, typer.Option(help="Interrupt after this many seconds of speech.", min=0.0)
+    ] = None,
+    play: Annotated[bool, typer.Option("--play", help="Play it as well.")] = False,
+    option: Annotated[list[str] | None, typer.Option(help="Option of the model, name=value; repeatable.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Speaks a text token by token through the real engine, and tells how fast it was."""
+    console = Console(stderr=as_json, highlight=False)
+    try:
+        saying = Saying(
+            text=sys.stdin.read() if text == "-" else text,
+            tokens_per_s=tokens_per_s,
+            interrupt_after_s=interrupt_after,
+            voice=voice,
+            options=SpeechOptions(language, speed),
+            seed=seed,
+        )
+        said = asyncio.run(_say(console, model, option_pairs(option or []), saying))
+        if out is not None:
+            write_wav(out, said.pcm, said.sample_rate)
+        if play:
+            Player.find().play(said.pcm, said.sample_rate)
+    except (ValueError, VoxagentError, OSError) as error:
+        raise fail(str(error)) from error
+    if said.error is not None:
+        raise fail(str(said.error))
+    _show(console, said, out)
+    if as_json:
+        typer.echo(json.dumps(said.figures, ensure_ascii=False))
+
+
+async def _say(console: Console, model: str, options: dict[str, object], saying: Saying) -> Said:
+    engine = Engine(model_load(model, options))
+    try:
+        with _spinner(console, f"loading {model}"):
+            await engine.start()
+            await engine.load_voice(saying.voice)
+        rate = engine.spec.sample_rate
+
+        def show_phrase(chunk: AudioChunk) -> None:
+            at_s = chunk.start_sample / rate
+            console.print(f"[dim]{at_s:7.2f} s[/]  {chunk.phrase.text.strip()!r}  [dim]{chunk.phrase.reason}[/]")
+
+        return await say(engine, saying, show_phrase)
+    finally:
+        await engine.aclose()
+
+
+def _spinner(console: Console, text: str) -> AbstractContextManager[Any]:
+    return console.status(f"{text} …")
+
+
+def _show(console: Console, said: Said, out: Path | None) -> None:
+    figures = said.figures
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    names = {
+        "ttfa_ms": ("first token to first audible sample", "ms"),
+        "first_phrase_ms": ("first phrase complete to first audible sample", "ms"),
+        "audio_s": ("audio", "s"),
+        "rtf": ("model time per second of audio", ""),
+        "underruns": ("underruns", ""),
+        "silence_ms": ("interrupt to last audible sample", "ms"),
+        "model_idle_ms": ("interrupt to model idle, slot free", "ms"),
+        "heard": ("heard", ""),
+        "unheard": ("not heard", ""),
+    }
+    for key, (name, unit) in names.items():
+        if figures.get(key) is not None:
+            table.add_row(f"[dim]{name}[/]", f"{figures[key]} {unit}".strip())
+    if out is not None:
+        table.add_row("[dim]written to[/]", str(out))
+    console.print(table)
+
+
+def write_wav(path: Path, pcm: Pcm, sample_rate: int) -> None:
+    """Writes mono 16-bit PCM."""
+    if not path.parent.is_dir():
+        raise ValueError(f"cannot write {path}: the folder {path.parent} does not exist, make it first")
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(sample_rate)
+        file.writeframes(to_int16(np.asarray(pcm)).tobytes())
+
+
+@app.command("voices")
+def voices_command(as_json: AsJson = False) -> None:
+    """Lists the voices that can be used right away."""
+    found = installed_voices()
+    if as_json:
+        typer.echo(json.dumps([voice.as_dict() for voice in found], ensure_ascii=False))
+        return
+    table = Table("model", "voice", "language", "rate", "licence")
+    for voice in found:
+        table.add_row(voice.model, voice.name, voice.language, f"{voice.sample_rate} Hz", voice.licence)
+    Console().print(table)
+
+
+@app.command("doctor")
+def doctor_command(as_json: AsJson = False) -> None:
+    """Tells what is installed, what is missing, and how to get it."""
+    checks = diagnose()
+    if as_json:
+        typer.echo(json.dumps([check.as_dict() for check in checks], ensure_ascii=False))
+    else:
+        table = Table("", "what", "found", "how to get it", box=None, padding=(0, 2, 0, 0))
+        for check in checks:
+            mark = "[green]ok[/]" if check.ok else ("[red]missing[/]" if check.required else "[dim]absent[/]")
+            table.add_row(mark, check.name, check.found, "" if check.ok else check.cure)
+        Console(highlight=False).print(table)
+    if any(check.required and not check.ok for check in checks):
+        raise typer.Exit(1)
+
+
+def _add_plugin_commands() -> None:
+    """Plugins hang their commands under the app (`voxagent.commands`) or under bench (`voxagent.bench`)."""
+    for group, parent in (("voxagent.commands", app), ("voxagent.bench", bench)):
+        for point in entry_points(group=group):
+            try:
+                parent.command(point.name)(point.load())
+            except ImportError as error:
+                parent.command(point.name)(_missing(point.name, error))
+
+
+def _missing(name: str, error: ImportError) -> Callable[[], None]:
+    def command() -> None:
+        raise fail(f"`voxagent {name}` needs {error.name}: pip install 'pipecat-voxagent[pipecat]'")
+
+    command.__doc__ = f"Not available: {error.name} is not installed."
+    return command
+
+
+def main() -> None:
+    """The console script."""
+    _add_plugin_commands()
+    app()

@@ -1,0 +1,106 @@
+"""What each language's words mean to the splitter and the normaliser, read lazily from `data/<language>.toml`.
+
+Pure data access: no rules live here.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Lexicon:
+    """One language's words. Abbreviations are casefolded and lack their last full stop.
+
+    Attributes:
+        language: Primary tag, or ``und``.
+        titles: Abbreviations that something always follows (Dr., vs.).
+        counted: Abbreviations only before a number (No., Fig., Jan.).
+        closing: Abbreviations that often end a sentence (etc., p.m.).
+        either: Abbreviations that may end one (Inc., Ave., U.S.); the next word decides.
+        starters: Words that open a sentence when capitalised.
+        calendar: Capitalised words that go on after "p.m." (weekdays, time zones).
+        connectives: Words that open a clause.
+        coordinators: Words that open a clause when a subject follows.
+        subjects: Words that follow a coordinator when it opens a clause.
+        tags: Words that stay with the comma before them (", please").
+        determiners: Words that a cut never follows.
+        articles: Determiners that betray an adjective list ("a cool, dry place").
+        suffixes: Endings of abbreviations (German "Goethestr.").
+        particles: Endings that close a sentence before a space (Thai).
+        dot_ordinals: "3." before a word is an ordinal.
+        noun_capitals: Common nouns are capitalised, so a capital says little.
+        stop_is_abbreviation: A full stop marks abbreviations only (Thai).
+        speech: The normaliser's tables, as written in the file.
+    """
+
+    language: str
+    titles: frozenset[str]
+    counted: frozenset[str]
+    closing: frozenset[str]
+    either: frozenset[str]
+    starters: frozenset[str]
+    calendar: frozenset[str]
+    connectives: frozenset[str]
+    coordinators: frozenset[str]
+    subjects: frozenset[str]
+    tags: frozenset[str]
+    determiners: frozenset[str]
+    articles: frozenset[str]
+    suffixes: tuple[str, ...]
+    particles: tuple[str, ...]
+    dot_ordinals: bool
+    noun_capitals: bool
+    stop_is_abbreviation: bool
+    speech: Mapping[str, Any]
+
+
+@lru_cache(maxsize=64)
+def _read(name: str) -> Mapping[str, Any]:
+    path = resources.files("voxagent") / "data" / f"{name}.toml"
+    if not path.is_file():
+        return {}
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+def primary_tag(language: str | None) -> str:
+    """The primary subtag in lower case; ``en`` when no language is given."""
+    tag = (language or "en").replace("_", "-").split("-", 1)[0].lower()
+    return tag if tag.isalpha() and tag.isascii() else "und"
+
+
+@lru_cache(maxsize=64)
+def lexicon(tag: str) -> Lexicon:
+    """The lexicon for a primary tag; an unknown language gets what all share."""
+    own, shared = _read(tag), _read("und")
+
+    def words(key: str) -> frozenset[str]:
+        both: str = f"{own.get(key, '')} {shared.get(key, '')}"
+        return frozenset(both.split())
+
+    return Lexicon(
+        language=tag,
+        titles=words("titles"),
+        counted=words("counted"),
+        closing=words("closing"),
+        either=words("either"),
+        starters=words("starters"),
+        calendar=words("calendar"),
+        connectives=words("connectives"),
+        coordinators=words("coordinators"),
+        subjects=words("subjects"),
+        tags=words("tags"),
+        determiners=words("determiners") | words("articles"),
+        articles=words("articles"),
+        suffixes=tuple(str(own.get("suffixes", "")).split()),
+        particles=tuple(str(own.get("particles", "")).split()),
+        dot_ordinals=bool(own.get("dot_ordinals", False)),
+        noun_capitals=bool(own.get("noun_capitals", False)),
+        stop_is_abbreviation=bool(own.get("stop_is_abbreviation", False)),
+        speech=own.get("speech", {}),
+    )

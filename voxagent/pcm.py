@@ -1,0 +1,104 @@
+"""Sample formats, stateful resampling, and G.711. Mono throughout."""
+
+from __future__ import annotations
+
+import av
+import numpy as np
+from numpy.typing import NDArray
+
+Pcm = NDArray[np.float32]
+Pcm16 = NDArray[np.int16]
+
+
+def to_int16(pcm: Pcm) -> Pcm16:
+    """Float32 in [-1, 1] to int16, rounded and clipped."""
+    scaled: Pcm = np.clip(np.rint(pcm * 32768.0), -32768, 32767)
+    return scaled.astype(np.int16)
+
+
+def to_float32(pcm: Pcm16) -> Pcm:
+    """Int16 to float32 in [-1, 1)."""
+    return (pcm.astype(np.float32) / 32768.0).astype(np.float32)
+
+
+class Resampler:
+    """Streaming sample rate conversion: any split of the input gives the same output, to the bit.
+
+    FFmpeg's swresample through PyAV: 0.7 ms of delay from 22.05 to 48 kHz, 2 ms down to 8 kHz, 0.05 ms of work a
+    chunk; soxr VHQ holds back 33 to 160 ms for the same pairs (measured).
+    """
+
+    def __init__(self, source_rate: int, target_rate: int) -> None:
+        if source_rate < 1 or target_rate < 1:
+            raise ValueError(f"sample rates must be positive, not {source_rate} and {target_rate}")
+        self.source_rate = source_rate
+        self.target_rate = target_rate
+        self._graph: av.AudioResampler | None = None
+
+    def push(self, pcm: Pcm) -> Pcm:
+        """Takes samples at the source rate, shape (n,), and returns what is ready at the target rate."""
+        if self.source_rate == self.target_rate or not len(pcm):
+            return pcm
+        if self._graph is None:
+            self._graph = av.AudioResampler(format="flt", layout="mono", rate=self.target_rate)
+        block = np.ascontiguousarray(pcm, dtype=np.float32).reshape(1, -1)
+        frame = av.AudioFrame.from_ndarray(block, format="flt", layout="mono")
+        frame.sample_rate = self.source_rate
+        return _join(self._graph.resample(frame))
+
+    def flush(self) -> Pcm:
+        """Returns the held-back tail; the next `push` starts afresh."""
+        if self._graph is None:
+            return np.zeros(0, np.float32)
+        tail = _join(self._graph.resample(None))
+        self._graph = None
+        return tail
+
+
+def _join(frames: list[av.AudioFrame]) -> Pcm:
+    parts = [frame.to_ndarray().ravel() for frame in frames]
+    return np.concatenate(parts).astype(np.float32, copy=False) if parts else np.zeros(0, np.float32)
+
+
+def _mulaw_table() -> NDArray[np.int16]:
+    code = ~np.arange(256, dtype=np.uint8)
+    exponent = (code >> 4).astype(np.int32) & 7
+    magnitude = (((code.astype(np.int32) & 15) << 3) + 132 << exponent) - 132
+    return np.where(code & 128, -magnitude, magnitude).astype(np.int16)
+
+
+def _alaw_table() -> NDArray[np.int16]:
+    code = np.arange(256, dtype=np.int32) ^ 0x55
+    exponent, mantissa = (code >> 4) & 7, (code & 15) << 4
+    magnitude = np.where(exponent == 0, mantissa + 8, (mantissa + 264) << np.maximum(exponent - 1, 0))
+    return np.where(code & 128, magnitude, -magnitude).astype(np.int16)
+
+
+def _inverse(table: NDArray[np.int16]) -> NDArray[np.uint8]:
+    """For every int16 the code whose value is nearest (G.711 leaves ties open; the smaller magnitude wins)."""
+    order = np.argsort(table, kind="stable")
+    values = table[order].astype(np.int32)
+    every = np.arange(-32768, 32768, dtype=np.int32)
+    right = np.clip(np.searchsorted(values, every), 1, 255)
+    left = right - 1
+    below, above = every - values[left], values[right] - every
+    nearer_left = (below < above) | ((below == above) & (np.abs(values[left]) < np.abs(values[right])))
+    return order[np.where(nearer_left, left, right)].astype(np.uint8)
+
+
+class G711:
+    """One of the two companding laws of ITU-T G.711, by table."""
+
+    def __init__(self, law: str) -> None:
+        if law not in ("mulaw", "alaw"):
+            raise ValueError(f"G.711 has the laws 'mulaw' and 'alaw', not {law!r}")
+        self._decode = _mulaw_table() if law == "mulaw" else _alaw_table()
+        self._encode = _inverse(self._decode)
+
+    def encode(self, pcm: Pcm16) -> bytes:
+        """Int16 samples to one byte each."""
+        return self._encode[pcm.astype(np.int32) + 32768].tobytes()
+
+    def decode(self, data: bytes) -> Pcm16:
+        """One byte a sample to int16."""
+        return self._decode[np.frombuffer(data, np.uint8)]
