@@ -129,7 +129,12 @@ class Scanner:
     @property
     def held(self) -> bool:
         """Inside a quotation, a bracket, markup, code, a tag, or an address."""
-        if self._spans:
+        return bool(self._spans) or self.literal
+
+    @property
+    def literal(self) -> bool:
+        """Inside code, a tag, or an address."""
+        if self._spans and self._spans[-1].closers in "`>":
             return True
         start = self._word_start - self.base
         return start >= 0 and _ADDRESS.match(self.text, start, self.seen - self.base) is not None
@@ -220,9 +225,17 @@ class Scanner:
         if kind in _CLOSING:
             self._toggle(index, ch, kind)
             self._consider_close(index, ch)
-        elif kind is Kind.CODE or ch == "<":
+        elif ch in "`<":
             self._open_literal(index, ch)
-        return None
+        return self._before_address(index, ch) if ch in "`@" else None
+
+    def _before_address(self, index: int, ch: str) -> Boundary | None:
+        """An address or code is read apart: the word boundary before it is a clause end."""
+        before, start = self.rough, self._word_start - self.base
+        opens = start == index if ch == "`" else 0 <= start < index and self.text[index - 1].isalnum()
+        if before is None or not opens or self._solid != before.at or len(self._spans) > (ch == "`"):
+            return None
+        return Boundary(before.at, before.seconds, Grade.CLAUSE)
 
     # Whitespace.
 
@@ -325,7 +338,7 @@ class Scanner:
             closed = mark.closed or kind is not Kind.MARKUP
             found.mark = Mark(mark.kind, mark.text, mark.sign, closed, mark.line)
         elif (joined := _join(mark, kind)) is not None:
-            found.mark = Mark(joined, mark.text, mark.sign + ch, False, mark.line)
+            found.mark = Mark(joined, mark.text, mark.sign[:1] + ch, False, mark.line)
         elif kind is not Kind.EXTEND:
             return False
         found.at = self.seen

@@ -15,8 +15,10 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from voxagent.benchmarks.commands import bench
 from voxagent.doctor import diagnose
 from voxagent.engine import Engine
 from voxagent.errors import VoxagentError
@@ -34,10 +36,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Speech output for real-time voice agents.",
 )
-bench = typer.Typer(no_args_is_help=True, help="Benchmarks: each prints one JSON object on its last line.")
 app.add_typer(bench, name="bench")
 
-__all__ = ["app", "bench", "fail", "main"]
+__all__ = ["app", "fail", "main"]
 
 Model = Annotated[str, typer.Option(help="Model, as name or name:source, e.g. piper:/voices/en_GB-alba-medium.onnx.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on the last line of stdout.")]
@@ -45,7 +46,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on t
 
 def fail(message: str) -> typer.Exit:
     """Prints an error in one line and gives the exit to raise."""
-    Console(stderr=True).print(f"[bold red]error:[/] {message}", highlight=False, soft_wrap=True)
+    Console(stderr=True).print(f"[bold red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)
     return typer.Exit(2)
 
 
@@ -114,7 +115,9 @@ async def _say(console: Console, model: str, options: dict[str, object], saying:
 
         def show_phrase(chunk: AudioChunk) -> None:
             at_s = chunk.start_sample / rate
-            console.print(f"[dim]{at_s:7.2f} s[/]  {chunk.phrase.text.strip()!r}  [dim]{chunk.phrase.reason}[/]")
+            console.print(
+                f"[dim]{at_s:7.2f} s[/]  {escape(repr(chunk.phrase.text.strip()))}  [dim]{chunk.phrase.reason}[/]"
+            )
 
         return await say(engine, saying, show_phrase)
     finally:
@@ -141,7 +144,7 @@ def _show(console: Console, said: Said, out: Path | None) -> None:
     }
     for key, (name, unit) in names.items():
         if figures.get(key) is not None:
-            table.add_row(f"[dim]{name}[/]", f"{figures[key]} {unit}".strip())
+            table.add_row(f"[dim]{name}[/]", escape(f"{figures[key]} {unit}".strip()))
     if out is not None:
         table.add_row("[dim]written to[/]", str(out))
     console.print(table)
@@ -181,20 +184,19 @@ def doctor_command(as_json: AsJson = False) -> None:
         table = Table("", "what", "found", "how to get it", box=None, padding=(0, 2, 0, 0))
         for check in checks:
             mark = "[green]ok[/]" if check.ok else ("[red]missing[/]" if check.required else "[dim]absent[/]")
-            table.add_row(mark, check.name, check.found, "" if check.ok else check.cure)
+            table.add_row(mark, check.name, check.found, "" if check.ok else escape(check.cure))
         Console(highlight=False).print(table)
     if any(check.required and not check.ok for check in checks):
         raise typer.Exit(1)
 
 
 def _add_plugin_commands() -> None:
-    """Plugins hang their commands under the app (`voxagent.commands`) or under bench (`voxagent.bench`)."""
-    for group, parent in (("voxagent.commands", app), ("voxagent.bench", bench)):
-        for point in entry_points(group=group):
-            try:
-                parent.command(point.name)(point.load())
-            except ImportError as error:
-                parent.command(point.name)(_missing(point.name, error))
+    """Plugins hang their commands under the app by the entry point group `voxagent.commands`."""
+    for point in entry_points(group="voxagent.commands"):
+        try:
+            app.command(point.name)(point.load())
+        except ImportError as error:
+            app.command(point.name)(_missing(point.name, error))
 
 
 def _missing(name: str, error: ImportError) -> Callable[[], None]:

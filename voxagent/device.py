@@ -73,9 +73,9 @@ class PacedDevice:
         return np.concatenate([np.zeros(0, np.float32), *(frame.pcm for frame in self.played)])
 
     def first_audible_s(self, after_s: float = 0.0) -> float | None:
-        """When the first audible sample at or after a moment sounded."""
+        """When the first audible sample of speech at or after a moment sounded; a fade is no speech."""
         for frame in self.played:
-            if frame.at_s + len(frame.pcm) / self._rate < after_s:
+            if frame.at_s + len(frame.pcm) / self._rate < after_s or not frame.speech_samples:
                 continue
             loud = np.flatnonzero(np.abs(frame.pcm) >= AUDIBLE)
             if len(loud):

@@ -29,6 +29,7 @@ class Lexicon:
         coordinators: Words that open a clause when a subject follows.
         subjects: Words that follow a coordinator when it opens a clause.
         tags: Words that stay with the comma before them (", please").
+        awaited: Beginnings of tags and counted abbreviations: after a comma, wait for the rest.
         determiners: Words that a cut never follows.
         articles: Determiners that betray an adjective list ("a cool, dry place").
         suffixes: Endings of abbreviations (German "Goethestr.").
@@ -50,6 +51,7 @@ class Lexicon:
     coordinators: frozenset[str]
     subjects: frozenset[str]
     tags: frozenset[str]
+    awaited: frozenset[str]
     determiners: frozenset[str]
     articles: frozenset[str]
     suffixes: tuple[str, ...]
@@ -95,6 +97,7 @@ def lexicon(tag: str) -> Lexicon:
         coordinators=words("coordinators"),
         subjects=words("subjects"),
         tags=words("tags"),
+        awaited=frozenset(w[:n] for w in words("tags") | words("counted") for n in range(1, len(w) + 1)),
         determiners=words("determiners") | words("articles"),
         articles=words("articles"),
         suffixes=tuple(str(own.get("suffixes", "")).split()),

@@ -47,6 +47,7 @@ _FIXED: dict[str, Kind] = {
     "`": Kind.CODE,
     "<": Kind.TAG,
     ">": Kind.TAG,
+    "@": Kind.TAG,
     '"': Kind.QUOTE,
     "＂": Kind.QUOTE,
 }
@@ -96,7 +97,7 @@ def _classify(ch: str) -> Kind:
 class _Kinds(dict[str, Kind]):
     def __missing__(self, ch: str) -> Kind:
         kind = _classify(ch)
-        if ord(ch) < 0x10000:
+        if ord(ch) < 0x20000:
             self[ch] = kind
         return kind
 
@@ -162,7 +163,7 @@ def _weigh(ch: str) -> float:
 class _Weights(dict[str, float]):
     def __missing__(self, ch: str) -> float:
         weight = _weigh(ch)
-        if ord(ch) < 0x10000:
+        if ord(ch) < 0x20000:
             self[ch] = weight
         return weight
 

@@ -42,6 +42,6 @@ def _load(point: EntryPoint, source: str | None, options: Mapping[str, object]) 
         package = error.name or "a package"
         raise ValueError(
             f"the model {point.name!r} needs {package}, which is not installed: "
-            f"pip install 'pipecat-voxagent[{point.name}]'"
+            "install it, or reinstall pipecat-voxagent with the extra for this model"
         ) from error
     return factory(source, options)

@@ -275,7 +275,7 @@ def _judge_comma_word(mark: Mark, ahead: Next, lex: Lexicon) -> Verdict:
     word = ahead.word.casefold()
     last = _last_word(mark.text)
     strict = last[-1:].isdigit() or (last.isalpha() and _before_last(mark.text).casefold() in lex.articles)
-    tag_possible = any(tag.startswith(word) for tag in lex.tags | lex.counted)
+    tag_possible = word in lex.awaited
     if not ahead.complete and (strict or tag_possible):
         return Verdict.HOLD
     if word in lex.tags or (word in lex.counted and word not in lex.starters):

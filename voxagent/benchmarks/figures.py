@@ -7,9 +7,10 @@ import os
 import statistics
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 
-def spread(values: Iterable[float | None]) -> dict[str, float | int | None]:
+def spread(values: Iterable[float | None]) -> dict[str, Any]:
     """Median, 95th percentile, minimum, maximum and count of what was measured."""
     known = sorted(value for value in values if value is not None)
     if not known:
@@ -24,7 +25,7 @@ def ratio(one: float | int | None, other: float | int | None) -> float | None:
     return round(one / other, 3) if one is not None and other else None
 
 
-def machine() -> dict[str, float | int | None]:
+def machine() -> dict[str, Any]:
     """Cores and load, to be noted beside every timing."""
     return {"cores": os.cpu_count(), "load_1m": round(os.getloadavg()[0], 2)}
 

@@ -19,7 +19,12 @@ from voxagent.output import VoiceOutput
 from voxagent.say import DEVICE_FRAME_MS, DEVICE_RATE, tokens
 
 # Every first phrase here is one clause, so that its length in words is exactly what the table asks for.
-FIVE_WORDS = ("I can help you there.", "Your order left this morning.", "We open again at nine.", "That will not take long.")
+FIVE_WORDS = (
+    "I can help you there.",
+    "Your order left this morning.",
+    "We open again at nine.",
+    "That will not take long.",
+)
 TEN_WORDS = (
     "The next train to the coast leaves at seven tonight.",
     "You can change the booking online until the evening before.",
@@ -131,35 +136,42 @@ async def first_phrases(listener: _Listener, turns: int) -> dict[str, Any]:
 async def interruptions(listener: _Listener, turns: int) -> dict[str, Any]:
     """Turns cut at random points, each followed at once by another."""
     rng = random.Random(1)
-    idle, cut, after = [], [], []
+    idle, cut, after, busy_idle_ms = [], [], [], []
     for index in range(turns):
         text = FIVE_WORDS[index % len(FIVE_WORDS)] + REST
         await asyncio.sleep(0.3)
         idle.append(await listener.turn(text, interrupt_after_s=0.2))
         await asyncio.sleep(0.3)
         cut.append(await listener.turn(text, interrupt_after_s=rng.uniform(0.05, 3.0)))
-        session_text = FIVE_WORDS[index % len(FIVE_WORDS)] + REST
-        after.append(await _right_after(listener, session_text))
-    idle_ms, after_ms = spread(t.first_phrase_ms for t in idle), spread(t.first_phrase_ms for t in after)
+        figures, idle_ms = await _right_after(listener, text, rng.uniform(0.0, 0.15))
+        after.append(figures)
+        busy_idle_ms.append(idle_ms)
+    first_ms, after_ms = spread(t.first_phrase_ms for t in idle), spread(t.first_phrase_ms for t in after)
     return {
         "silence_ms": spread(t.silence_ms for t in cut),
-        "model_idle_ms": spread(t.model_idle_ms for t in cut + after),
+        "model_idle_ms": spread([*(t.model_idle_ms for t in cut + after), *busy_idle_ms]),
+        "model_idle_when_busy_ms": spread(busy_idle_ms),
         "click_ratio": spread(t.step_ratio for t in cut),
         "cpu_after_ms": spread(t.cpu_after_ms for t in cut),
-        "first_phrase_idle_ms": idle_ms,
+        "first_phrase_idle_ms": first_ms,
         "first_phrase_after_interrupt_ms": after_ms,
-        "after_over_idle": ratio(after_ms["median"], idle_ms["median"]),
+        "after_over_idle": ratio(after_ms["median"], first_ms["median"]),
     }
 
 
-async def _right_after(listener: _Listener, text: str) -> TurnFigures:
-    """Begins a turn, interrupts it while the model works, and begins the measured one without a pause."""
+async def _right_after(listener: _Listener, text: str, after_s: float) -> tuple[TurnFigures, float | None]:
+    """Interrupts a turn while the model works on it, and begins the measured one without a pause.
+
+    Returns:
+        The measured turn, and how long the model took to let go of the one before it.
+    """
     session = listener.engine.open()
     listener.output.play(session)
     session.push_text(text)
-    await asyncio.sleep(random.Random(text).uniform(0.0, 0.2))
+    await asyncio.sleep(after_s)
     listener.output.interrupt()
-    return await listener.turn(text, interrupt_after_s=0.2)
+    figures = await listener.turn(text, interrupt_after_s=0.2)
+    return figures, session.stats.cancel_ms
 
 
 async def at_once(engine: Engine, count: int, seconds: float) -> dict[str, Any]:

@@ -1,0 +1,163 @@
+"""The ladder that a caller's voice climbs while the bot speaks: duck, pause, then cancel, or resume.
+
+Pure: no audio, no clocks. Time is the length of the frames it is told of.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from importlib import resources
+
+_TOKEN = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*|[\u0900-\u097f]+")
+_UNSPACED = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff]")
+
+
+class Rung(Enum):
+    """How far the caller has climbed."""
+
+    CLEAR = "clear"
+    DUCKED = "ducked"
+    PAUSED = "paused"
+    CANCELLED = "cancelled"
+
+
+class Action(Enum):
+    """What the caller of this module should do now."""
+
+    DUCK = "duck"
+    PAUSE = "pause"
+    CANCEL = "cancel"
+    RESUME = "resume"
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When the ladder moves, in milliseconds.
+
+    Attributes:
+        duck_ms: Voice before the bot gets quieter. Below 80 a keystroke is enough; above 120 people talk louder.
+        pause_ms: Voice before the bot holds. A backchannel lasts 150 to 250.
+        cancel_ms: Voice that cancels even without words: nobody coughs for this long.
+        gap_ms: Silence inside speech that does not start the count anew (plosives, detector flicker).
+        resume_ms: Silence after which the bot goes on if nothing worth stopping for was said.
+    """
+
+    duck_ms: int = 100
+    pause_ms: int = 220
+    cancel_ms: int = 900
+    gap_ms: int = 80
+    resume_ms: int = 500
+
+    def __post_init__(self) -> None:
+        if not 0 < self.duck_ms <= self.pause_ms <= self.cancel_ms:
+            raise ValueError("thresholds must climb: 0 < duck_ms <= pause_ms <= cancel_ms")
+        if self.gap_ms < 0 or self.resume_ms <= self.gap_ms:
+            raise ValueError("resume_ms must be longer than gap_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Interjections:
+    """What callers say over a bot, one language's.
+
+    Attributes:
+        backchannels: Phrases that let it go on.
+        stops: Phrases that stop it at once.
+    """
+
+    backchannels: frozenset[tuple[str, ...]]
+    stops: frozenset[tuple[str, ...]]
+
+
+@lru_cache(maxsize=1)
+def _data() -> dict[str, dict[str, list[str]]]:
+    return tomllib.loads(resources.files("voxagent.data").joinpath("interjections.toml").read_text(encoding="utf-8"))
+
+
+@lru_cache(maxsize=32)
+def interjections(language: str | None) -> Interjections:
+    """The lists of a language; English where there are none."""
+    tag = (language or "en").split("-")[0].lower()
+    lists = _data().get(tag, _data()["en"])
+    return Interjections(_phrases(lists["backchannels"]), _phrases(lists["stops"]))
+
+
+def _phrases(texts: Iterable[str]) -> frozenset[tuple[str, ...]]:
+    return frozenset(_words(text) for text in texts)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    words = [word.casefold() for word in _TOKEN.findall(text)]
+    return tuple(part for word in words for part in (_UNSPACED.findall(word) if _UNSPACED.match(word) else [word]))
+
+
+class BargeIn:
+    """One bot turn's ladder. Tell it every frame and every transcript; do what it says.
+
+    Args:
+        thresholds: See `Thresholds`.
+        language: Of the caller.
+    """
+
+    def __init__(self, thresholds: Thresholds | None = None, language: str | None = None) -> None:
+        self.rung = Rung.CLEAR
+        self._limits = thresholds or Thresholds()
+        self._lists = interjections(language)
+        self._voice_ms = self._silence_ms = 0
+
+    def frame(self, voiced: bool, frame_ms: int) -> Action | None:
+        """Counts one frame of the caller's audio."""
+        if self.rung is Rung.CANCELLED:
+            return None
+        if not voiced:
+            self._silence_ms += frame_ms
+            if self._silence_ms > self._limits.gap_ms:
+                self._voice_ms = 0
+            return self._resume() if self._silence_ms >= self._limits.resume_ms else None
+        self._silence_ms = 0
+        self._voice_ms += frame_ms
+        if self._voice_ms >= self._limits.cancel_ms:
+            return self._climb(Rung.CANCELLED, Action.CANCEL)
+        if self._voice_ms >= self._limits.pause_ms and self.rung in (Rung.CLEAR, Rung.DUCKED):
+            return self._climb(Rung.PAUSED, Action.PAUSE)
+        if self._voice_ms >= self._limits.duck_ms and self.rung is Rung.CLEAR:
+            return self._climb(Rung.DUCKED, Action.DUCK)
+        return None
+
+    def words(self, transcript: str) -> Action | None:
+        """Judges what the caller has said so far: a stop phrase or real words cancel, backchannels let go on."""
+        words = _words(transcript)
+        if self.rung is Rung.CANCELLED or not words:
+            return None
+        if _contains(words, self._lists.stops):
+            return self._climb(Rung.CANCELLED, Action.CANCEL)
+        if _made_of(words, self._lists.backchannels):
+            self._voice_ms = 0
+            return self._resume()
+        return self._climb(Rung.CANCELLED, Action.CANCEL)
+
+    def _climb(self, rung: Rung, action: Action) -> Action:
+        self.rung = rung
+        return action
+
+    def _resume(self) -> Action | None:
+        if self.rung is Rung.CLEAR:
+            return None
+        return self._climb(Rung.CLEAR, Action.RESUME)
+
+
+def _contains(words: tuple[str, ...], phrases: frozenset[tuple[str, ...]]) -> bool:
+    return any(words[i : i + len(p)] == p for p in phrases for i in range(len(words) - len(p) + 1))
+
+
+def _made_of(words: tuple[str, ...], phrases: frozenset[tuple[str, ...]]) -> bool:
+    """Whether the words are nothing but phrases of the list, one after another."""
+    reachable = {0}
+    for at in range(len(words)):
+        if at in reachable:
+            reachable |= {at + len(p) for p in phrases if words[at : at + len(p)] == p}
+    return len(words) in reachable
