@@ -115,3 +115,14 @@ def test_untimed_chinese_is_spread_by_character():
     ledger.begin(phrase, 0, ())
     ledger.finish(300)
     assert ledger.split(200).heard == "你好"
+
+
+def test_marks_cling_to_their_word_as_written():
+    text = '"Well-known (or so)," *he* said.'
+    phrase = copied(text)
+    ledger = Ledger(RATE)
+    ledger.write(phrase)
+    bare = [("Well", 1), ("known", 6), ("or", 13), ("so", 16), ("he", 23), ("said", 27)]
+    times = [WordTime(at, at + len(word), at, at + len(word)) for word, at in bare]
+    words = ledger.begin(phrase, 0, times)
+    assert [w.text for w in words] == ['"Well-known', "(or", 'so),"', "*he*", "said."]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from voxagent.model import WordTime
 from voxagent.phrases import Phrase
 
+_UNSPACED = re.compile(r"[⺀-鿿가-힯぀-ヿ]")
 _WORD = re.compile(r"[⺀-鿿가-힯぀-ヿ]|[^\s⺀-鿿가-힯぀-ヿ]+")
 # Average speech, used only for models that do not time their words and only until a phrase is complete.
 _CHARACTERS_PER_S = 14.5
@@ -143,15 +144,40 @@ def _spread(spoken: str, samples: int) -> tuple[WordTime, ...]:
 
 
 def _written(phrase: Phrase, start_sample: int, times: Sequence[WordTime]) -> tuple[Word, ...]:
-    """Maps spoken words to written ones; those of one rewritten unit ("$5": "five dollars") become one word."""
-    words: list[Word] = []
+    """Maps spoken words to written ones, which white space divides (and nothing, in scripts that use none).
+
+    The spoken words of one rewritten unit ("$5": "five dollars") or of a compound ("well-known") become one word.
+    """
+    text = phrase.text
+    spans: list[tuple[int, int, int, int]] = []
     for time in times:
         start, end = phrase.speakable.written_span(time.start, time.end)
-        start, end = start + phrase.start, end + phrase.start
         begins, ends = start_sample + time.start_sample, start_sample + time.end_sample
-        if words and start < words[-1].end:
-            last = words.pop()
-            start, end, begins, ends = last.start, max(end, last.end), last.start_sample, max(ends, last.end_sample)
-        text = phrase.text[start - phrase.start : end - phrase.start]
-        words.append(Word(text, start, end, begins, ends))
+        if spans and _one_word(text, spans[-1][1], start):
+            before = spans.pop()
+            start, end, begins, ends = before[0], max(end, before[1]), before[2], max(ends, before[3])
+        spans.append((start, end, begins, ends))
+    words: list[Word] = []
+    reach = 0
+    for index, (start, end, begins, ends) in enumerate(spans):
+        following = spans[index + 1][0] if index + 1 < len(spans) else len(text)
+        start, reach = _with_marks(text, start, end, reach, following)
+        words.append(Word(text[start:reach], phrase.start + start, phrase.start + reach, begins, ends))
     return tuple(words)
+
+
+def _one_word(text: str, end: int, start: int) -> bool:
+    """Whether what ends at `end` and what starts at `start` stand in one written word."""
+    if start < end:
+        return True
+    unspaced = _UNSPACED.match(text, end - 1) or _UNSPACED.match(text, start)
+    return unspaced is None and not any(ch.isspace() for ch in text[end:start])
+
+
+def _with_marks(text: str, start: int, end: int, floor: int, ceiling: int) -> tuple[int, int]:
+    """Widens a word's span over the marks that cling to it, but not over white space or a neighbour."""
+    while start > floor and not text[start - 1].isspace():
+        start -= 1
+    while end < ceiling and not text[end].isspace():
+        end += 1
+    return start, end

@@ -245,9 +245,7 @@ class PhraseSplitter:
             if chars > scanner.limit_chars:
                 self._cut(Boundary(scanner.seen - _TAG_ROOM, scanner.seconds, Grade.WORD), "cap", out)
             return
-        hard = chars > scanner.limit_chars or (
-            self._size(found) >= 1.5 * self._max_s and not scanner.literal
-        )
+        hard = chars > scanner.limit_chars or (self._size(found) >= 1.5 * self._max_s and not scanner.literal)
         place = self._best_place(hard)
         if place is not None:
             self._cut(place, "cap", out)

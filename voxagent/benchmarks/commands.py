@@ -39,25 +39,26 @@ def turn_command(
     model: Annotated[str, typer.Option(help="Model, as name or name:source.")] = "piper",
     turns: Annotated[int, typer.Option(help="Turns a figure.", min=1)] = 20,
     interrupts: Annotated[int, typer.Option(help="Interrupts of the leak check.", min=0)] = 1000,
+    seconds: Annotated[float, typer.Option(help="Length of the test with many turns at once.", min=1)] = 12.0,
     peers: Annotated[bool, typer.Option(help="Run whole pipelines beside it, Pipecat's own Piper service too.")] = True,
     as_json: AsJson = False,
 ) -> None:
     """How fast a turn starts, stops and starts again, how many fit, and what an interrupt leaves behind."""
     console = Console(stderr=True, highlight=False)
     try:
-        figures = asyncio.run(_turn(console, model, turns, interrupts, peers))
+        figures = asyncio.run(_turn(console, model, turn.Extent(turns, interrupts, seconds), peers))
     except (ValueError, VoxagentError) as error:
         console.print(f"[bold red]error:[/] {escape(str(error))}")
         raise typer.Exit(2) from error
     _print(console, figures, as_json)
 
 
-async def _turn(console: Console, model: str, turns: int, interrupts: int, peers: bool) -> dict[str, Any]:
+async def _turn(console: Console, model: str, extent: turn.Extent, peers: bool) -> dict[str, Any]:
     progress = _progress(console)
     engine = Engine(model_load(model))
     await engine.start()
     try:
-        figures = await turn.measure(engine, turns, interrupts, progress)
+        figures = await turn.measure(engine, extent, progress)
     finally:
         await engine.aclose()
     figures["peers"] = {}
@@ -67,7 +68,7 @@ async def _turn(console: Console, model: str, turns: int, interrupts: int, peers
         except ImportError as error:
             figures["peers"][point.name] = {"absent": f"{error.name} is not installed"}
             continue
-        figures["peers"][point.name] = await measure(turns, progress)
+        figures["peers"][point.name] = await measure(extent.turns, progress)
     return figures
 
 

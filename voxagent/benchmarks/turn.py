@@ -41,6 +41,15 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
+class Extent:
+    """How much to measure: turns a figure, interrupts of the leak check, seconds of many turns at once."""
+
+    turns: int = 20
+    interrupts: int = 1000
+    seconds: float = 12.0
+
+
+@dataclass(frozen=True, slots=True)
 class TurnFigures:
     """One measured turn, milliseconds."""
 
@@ -249,21 +258,21 @@ async def synthesis(engine: Engine) -> dict[str, Any]:
     }
 
 
-async def measure(engine: Engine, turns: int, interrupts: int, progress: Progress) -> dict[str, Any]:
+async def measure(engine: Engine, extent: Extent, progress: Progress) -> dict[str, Any]:
     """Runs every part over a started engine."""
     figures: dict[str, Any] = {"model": engine.spec.name, "before": machine()}
     async with _Listener(engine) as listener:
         progress("first phrases of 5 and 10 words")
-        figures["first_phrase_ms"] = await first_phrases(listener, turns)
+        figures["first_phrase_ms"] = await first_phrases(listener, extent.turns)
         progress("interruptions at random points")
-        figures["interrupt"] = await interruptions(listener, turns)
+        figures["interrupt"] = await interruptions(listener, extent.turns)
     progress("synthesis beside the event loop")
     figures["synthesis"] = await synthesis(engine)
     figures["at_once"] = []
     for count in (4, 8, 10):
         progress(f"{count} real-time turns at once")
-        figures["at_once"].append(await at_once(engine, count, seconds=12.0))
-    progress(f"{interrupts} interrupts")
-    figures["many_interrupts"] = await many_interrupts(engine, interrupts)
+        figures["at_once"].append(await at_once(engine, count, extent.seconds))
+    progress(f"{extent.interrupts} interrupts")
+    figures["many_interrupts"] = await many_interrupts(engine, extent.interrupts)
     figures["after"] = machine()
     return figures

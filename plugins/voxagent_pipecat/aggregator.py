@@ -1,0 +1,153 @@
+"""Our phrases as Pipecat aggregations: for `VoxAgentTTSService`, or an `LLMTextProcessor` before any service.
+
+Owns the boundary between text that sounds and text that does not (code, think blocks, emoji): Pipecat follows words
+through a piece of text, and would lose its place in one that is only half spoken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator
+
+from pipecat.utils.text.base_text_aggregator import Aggregation, BaseTextAggregator, TextType
+
+from voxagent.phrases import Phrase, PhraseSplitter
+
+SILENT = "silent"
+"""Type of text that has no sound. Name it in `skip_text_types` of a service that is not ours."""
+
+_WORD = re.compile(r"\w[^\s]*")
+_SPOKEN_WORD = re.compile(r"\S+")
+# Pipecat's word tracker finds a word again behind this many that it was not told about.
+_SKIPPABLE_WORDS = 3
+
+
+class PhraseAggregator(BaseTextAggregator):
+    """Cuts LLM text into phrases: the first one short, later ones comfortable, none too long.
+
+    Args:
+        language: BCP 47 tag of the text; None is taken for English.
+        first_s: Shortest first phrase, in seconds of speech.
+        max_phrase_s: Longest phrase.
+    """
+
+    def __init__(self, language: str | None = None, *, first_s: float = 0.7, max_phrase_s: float = 8.0) -> None:
+        super().__init__(aggregation_type=TextType.SENTENCE, language=language)
+        self._tag = language
+        self._first_s = first_s
+        self._max_phrase_s = max_phrase_s
+        self._carry = self._trail = ""
+        self._ended = False
+        self._splitter = self._fresh()
+
+    @property
+    def text(self) -> Aggregation:
+        """What no phrase holds yet."""
+        return Aggregation(self._splitter.pending, TextType.SENTENCE)
+
+    @property
+    def next_deadline_s(self) -> float | None:
+        """When `poll` is worth calling, on the event loop's clock; None when nothing waits."""
+        return self._splitter.next_deadline_s
+
+    def set_language(self, language: str | None) -> None:
+        """Takes effect with the next turn."""
+        super().set_language(language)
+        self._tag = language
+        if not self._splitter.pending:
+            self._splitter = self._fresh()
+
+    def set_max_phrase_s(self, max_phrase_s: float) -> None:
+        """Bounds the phrases of the turns to come."""
+        self._max_phrase_s = max_phrase_s
+        if not self._splitter.pending:
+            self._splitter = self._fresh()
+
+    def take_carry(self) -> str:
+        """Returns what lies before the last aggregation and was not in it: whitespace, and silent text.
+
+        With it, the aggregations put together are the turn's text, character by character.
+        """
+        carry, self._carry = self._carry, ""
+        return carry
+
+    async def aggregate(self, text: str) -> AsyncIterator[Aggregation]:
+        """Takes in the next piece of text and yields the phrases that it completed."""
+        if self._ended:
+            self._carry, self._ended = "", False
+        for piece in self._pieces(self._splitter.push(text, _now_s())):
+            yield piece
+
+    def poll(self, runway_s: float) -> Iterator[Aggregation]:
+        """Yields what should not wait any longer, given how much audio is left to play."""
+        yield from self._pieces(self._splitter.poll(_now_s(), runway_s))
+
+    async def flush(self) -> Aggregation | None:
+        """Returns the rest of the turn in one piece and starts afresh."""
+        phrases = self._splitter.end(_now_s())
+        text = "".join(phrase.text for phrase in phrases)
+        sounds = any(phrase.spoken for phrase in phrases)
+        rest = self._sounding(text) if sounds else self._silent(text)
+        self._splitter, self._trail, self._ended = self._fresh(), "", True
+        return rest
+
+    async def handle_interruption(self) -> None:
+        """Forgets the turn."""
+        await self.reset()
+
+    async def reset(self) -> None:
+        """Forgets the turn."""
+        self._carry = self._trail = ""
+        self._splitter = self._fresh()
+
+    def _fresh(self) -> PhraseSplitter:
+        return PhraseSplitter(self._tag, first_s=self._first_s, max_phrase_s=self._max_phrase_s)
+
+    def _pieces(self, phrases: list[Phrase]) -> Iterator[Aggregation]:
+        """Phrases, taken apart where more goes unspoken than Pipecat's word tracker gets over."""
+        for phrase in phrases:
+            for text, sounds in _runs(phrase):
+                piece = self._sounding(text) if sounds else self._silent(text)
+                if piece is not None:
+                    yield piece
+
+    def _sounding(self, text: str) -> Aggregation:
+        start = len(text) - len(text.lstrip())
+        stripped = text.strip()
+        self._carry += self._trail + text[:start]
+        self._trail = text[start + len(stripped) :]
+        return Aggregation(stripped, TextType.SENTENCE)
+
+    def _silent(self, text: str) -> Aggregation | None:
+        self._carry += self._trail + text
+        self._trail = ""
+        return Aggregation(text.strip(), SILENT) if text.strip() else None
+
+
+def _runs(phrase: Phrase) -> list[tuple[str, bool]]:
+    """The phrase's written text in turns of sounding and silent; short silent stretches stay where they are."""
+    text = phrase.text
+    runs: list[tuple[str, bool]] = []
+    start = end = 0
+    for word in _SPOKEN_WORD.finditer(phrase.spoken):
+        low, high = phrase.speakable.written_span(word.start(), word.end())
+        if len(_WORD.findall(text[end:low])) >= _SKIPPABLE_WORDS:
+            if end > start:
+                runs.append((text[start:end], True))
+            runs.append((text[end:low], False))
+            start = low
+        end = max(end, high)
+    if end > start:
+        rest = len(text)
+        if len(_WORD.findall(text[end:])) >= _SKIPPABLE_WORDS:
+            rest = end
+        runs.append((text[start:rest], True))
+        end = rest
+    if end < len(text):
+        runs.append((text[end:], False))
+    return runs
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

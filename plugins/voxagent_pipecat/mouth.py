@@ -1,0 +1,277 @@
+"""From sessions to a transport that plays whatever it is given: who speaks, when a piece is due, when a word sounds.
+
+Owns the lead over the playout and the order of utterances. Knows nothing of Pipecat: an `Outlet` takes the audio.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from voxagent.ledger import Heard, Word
+from voxagent.model import Pcm
+from voxagent.pcm import Resampler, to_int16
+from voxagent.turn import AudioChunk, Session
+from voxagent_pipecat.timeline import Timeline
+
+_FRAME_S = 0.04
+# Less silence than this between two pieces is the granularity of the event loop, not an underrun.
+_GAP_S = 0.005
+
+
+class Outlet(Protocol):
+    """What takes the audio of utterances."""
+
+    async def hand_audio(self, utterance: Utterance, pcm: bytes) -> None:
+        """Takes 20 to 40 ms of 16-bit mono PCM (less at the end of a phrase)."""
+        ...
+
+    async def hand_word(self, utterance: Utterance, word: Word, seconds: float) -> None:
+        """Takes a word that ends `seconds` after the utterance began to sound."""
+        ...
+
+    async def set_aside(self, utterance: Utterance) -> None:
+        """The utterance waits for text, and lets those behind it speak in the meantime."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Utterance:
+    """One thing to say: a session, and how far it got.
+
+    Attributes:
+        key: Pipecat's context id.
+        session: None when no session could be opened.
+        interruptible: Whether an interruption ends it.
+        cut: It was interrupted.
+        failed: It did not say everything it was given.
+        ended: No more text comes, or it was cut.
+        finished: The next one may speak.
+        aside: It let others speak while it waits for text.
+        before: Who speaks first.
+        task: Runs `Mouth.speak`.
+        began_s: When Pipecat takes its audio to begin, on the event loop's clock.
+        last_word_s: When its last word so far ends, on the same clock.
+        words_handed: Words given to the outlet.
+        sounded: Something of it was handed over.
+        hungry: It waited for the model, not for text.
+        busy: A chunk is being handed over.
+        resampler: From the model's rate to the outlet's.
+    """
+
+    key: str
+    session: Session | None
+    interruptible: bool
+    cut: bool = False
+    failed: bool = False
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    finished: asyncio.Event = field(default_factory=asyncio.Event)
+    aside: bool = False
+    before: Utterance | None = None
+    task: asyncio.Task[None] | None = None
+    began_s: float | None = None
+    last_word_s: float = 0.0
+    words_handed: int = 0
+    sounded: bool = False
+    hungry: bool = False
+    busy: bool = False
+    resampler: Resampler | None = None
+
+    @property
+    def waits_for_text(self) -> bool:
+        """Whether everything it was told so far was handed over."""
+        return self.session is not None and self.session.starved and not self.busy
+
+
+class Mouth:
+    """Hands the audio of utterances over, one after another, never more than `lead_s` before it sounds.
+
+    Args:
+        outlet: Where to.
+        sample_rate: What the outlet takes, Hz.
+        lead_s: How far ahead of the playout audio may be handed over.
+        now: The event loop's clock.
+    """
+
+    def __init__(self, outlet: Outlet, sample_rate: int, lead_s: float, now: Callable[[], float]) -> None:
+        self.underruns = 0
+        self.underrun_s = 0.0
+        self.peak_lead_s = 0.0
+        self._outlet = outlet
+        self._rate = sample_rate
+        self._lead_s = lead_s
+        self._now = now
+        self._timeline = Timeline()
+        self._last: Utterance | None = None
+        self._last_word_s = self._last_firm_word_s = 0.0
+
+    def queue(self, utterance: Utterance) -> Utterance | None:
+        """Lets an utterance speak after those before it.
+
+        Returns:
+            The one before, if it only waits for text and should `step_aside`.
+        """
+        before, self._last = self._last, utterance
+        utterance.before, utterance.began_s = before, None
+        utterance.aside, utterance.finished = False, asyncio.Event()
+        return before if before is not None and self._may_step_aside(before) else None
+
+    async def speak(self, utterance: Utterance) -> None:
+        """Speaks until the session has nothing more to say.
+
+        Raises:
+            ModelError: The model failed; what it made before was handed over.
+        """
+        session = utterance.session
+        if session is None:
+            return
+        while (chunk := await self._next(utterance, session)) is not None:
+            utterance.busy = True
+            await self._turn_of(utterance)
+            await self._hand(utterance, session, chunk)
+        await self._turn_of(utterance)
+        await self.settle(utterance)
+
+    async def step_aside(self, utterance: Utterance) -> None:
+        """The utterance has said all it was told; whoever is next need not wait for its text."""
+        await self.settle(utterance)
+        utterance.aside = True
+        utterance.finished.set()
+        await self._outlet.set_aside(utterance)
+
+    async def settle(self, utterance: Utterance) -> None:
+        """Hands over what the resampler held back, and words that were not timed."""
+        session = utterance.session
+        if utterance.cut or session is None or utterance.resampler is None:
+            return
+        tail = utterance.resampler.flush()
+        if len(tail) and utterance.sounded:
+            await self._hand_piece(utterance, tail)
+        while utterance.words_handed < len(session.words):
+            await self._hand_word(utterance, session.words[utterance.words_handed], self._timeline.end_s)
+
+    async def silence(self, utterance: Utterance) -> None:
+        """Waits until the utterance has sounded."""
+        left_s = self._left_s(utterance)
+        while left_s > 0 and not utterance.cut:
+            await asyncio.sleep(left_s)
+            left_s = self._left_s(utterance)
+        if not utterance.cut and utterance.session is not None and not utterance.failed:
+            utterance.session.heard(utterance.session.stats.made_samples)
+
+    def note_start(self, utterance: Utterance) -> None:
+        """Pipecat takes the utterance to begin now: it counts the seconds of its words from here."""
+        utterance.began_s = max(self._now(), self._last_word_s)
+
+    def note_heard(self, utterance: Utterance) -> None:
+        """Tells the session how far it was heard."""
+        if utterance.session is not None and utterance.sounded:
+            seconds = self._timeline.sounded_s(utterance.key, self._now())
+            utterance.session.heard(math.ceil(seconds * utterance.session.spec.sample_rate))
+
+    def cut(self, utterances: Collection[Utterance]) -> None:
+        """Ends utterances now; whatever of them has not sounded never will."""
+        for utterance in utterances:
+            self.note_heard(utterance)
+            utterance.cut = True
+            if utterance.session is not None:
+                utterance.session.interrupt()
+            utterance.ended.set()
+            utterance.finished.set()
+        self._timeline.drop({utterance.key for utterance in utterances}, self._now())
+        self._last_word_s = self._last_firm_word_s
+
+    def forget(self, utterance: Utterance) -> None:
+        """The utterance is over."""
+        utterance.before = None
+        self._timeline.forget(utterance.key)
+        if self._last is utterance:
+            self._last = None
+
+    def heard(self, utterance: Utterance) -> Heard | None:
+        """What was heard of it; None when it had nothing to say."""
+        session = utterance.session
+        return session.transcript() if session is not None and session.stats.characters else None
+
+    # --- speaking ------------------------------------------------------------------------------------------------
+
+    async def _next(self, utterance: Utterance, session: Session) -> AudioChunk | None:
+        utterance.busy = False
+        if (chunk := session.take()) is not None:
+            return chunk
+        utterance.hungry = not session.starved
+        if self._last is not utterance and self._may_step_aside(utterance):
+            await self.step_aside(utterance)
+        try:
+            return await anext(session)
+        except StopAsyncIteration:
+            return None
+
+    def _may_step_aside(self, utterance: Utterance) -> bool:
+        return utterance.sounded and utterance.waits_for_text and not utterance.finished.is_set()
+
+    async def _turn_of(self, utterance: Utterance) -> None:
+        """Waits for those before. They may be others after a while aside."""
+        while not utterance.cut and (before := utterance.before) is not None:
+            await before.finished.wait()
+            if utterance.before is before:
+                utterance.before = None
+
+    async def _hand(self, utterance: Utterance, session: Session, chunk: AudioChunk) -> None:
+        if utterance.resampler is None:
+            utterance.resampler = Resampler(chunk.sample_rate, self._rate)
+        pcm = utterance.resampler.push(chunk.pcm)
+        pieces = max(1, math.ceil(len(pcm) / (self._rate * _FRAME_S))) if len(pcm) else 0
+        for index in range(pieces):
+            piece = pcm[len(pcm) * index // pieces : len(pcm) * (index + 1) // pieces]
+            await self._room(utterance, len(piece) / self._rate)
+            if utterance.cut:
+                return
+            start_s = await self._hand_piece(utterance, piece)
+            start = chunk.start_sample + len(chunk.pcm) * index // pieces
+            end = chunk.start_sample + len(chunk.pcm) * (index + 1) // pieces
+            await self._hand_words(utterance, session, start, end, start_s)
+            self.note_heard(utterance)
+
+    async def _room(self, utterance: Utterance, piece_s: float) -> None:
+        while not utterance.cut and (over_s := self._timeline.ahead_s(self._now()) + piece_s - self._lead_s) > 0:
+            await asyncio.sleep(over_s)
+            self.note_heard(utterance)
+
+    async def _hand_piece(self, utterance: Utterance, pcm: Pcm) -> float:
+        now_s = self._now()
+        gap_s = now_s - self._timeline.end_s
+        if utterance.sounded and utterance.hungry and gap_s > _GAP_S:
+            self.underruns += 1
+            self.underrun_s += gap_s
+        utterance.hungry = False
+        utterance.sounded = True
+        start_s = self._timeline.put(utterance.key, len(pcm) / self._rate, now_s)
+        self.peak_lead_s = max(self.peak_lead_s, self._timeline.ahead_s(now_s))
+        if utterance.began_s is None:
+            self.note_start(utterance)
+        await self._outlet.hand_audio(utterance, to_int16(pcm).tobytes())
+        return start_s
+
+    async def _hand_words(self, utterance: Utterance, session: Session, start: int, end: int, start_s: float) -> None:
+        """Hands over the words that end within a piece: its samples `start` to `end`, from `start_s` on."""
+        words = session.words
+        while utterance.words_handed < len(words) and words[utterance.words_handed].end_sample <= end:
+            word = words[utterance.words_handed]
+            after = max(0, word.end_sample - start) / session.spec.sample_rate
+            await self._hand_word(utterance, word, start_s + after)
+
+    async def _hand_word(self, utterance: Utterance, word: Word, at_s: float) -> None:
+        utterance.words_handed += 1
+        began_s = utterance.began_s if utterance.began_s is not None else at_s
+        self._last_word_s = max(self._last_word_s, at_s)
+        if not utterance.interruptible:
+            self._last_firm_word_s = self._last_word_s
+        await self._outlet.hand_word(utterance, word, max(0.0, self._last_word_s - began_s))
+
+    def _left_s(self, utterance: Utterance) -> float:
+        silent_at_s = self._timeline.silent_at_s(utterance.key)
+        return 0.0 if silent_at_s is None else silent_at_s - self._now()

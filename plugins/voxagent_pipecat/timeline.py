@@ -1,0 +1,80 @@
+"""When audio handed to a transport sounds: one speaker, one thing after another.
+
+Pure: the caller brings the time, on any clock, in seconds. Knows nothing of Pipecat.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Container
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class _Span:
+    key: str
+    start_s: float
+    end_s: float
+
+
+class Timeline:
+    """Follows what a transport plays without asking it: it plays at once, in order, and in real time.
+
+    A key names an utterance; its audio may come in any number of pieces.
+    """
+
+    def __init__(self) -> None:
+        self.end_s = 0.0
+        """When everything handed over will have sounded; in the past when it has."""
+        self._spans: deque[_Span] = deque()
+        self._sounded_s: dict[str, float] = {}
+
+    def ahead_s(self, now_s: float) -> float:
+        """Audio handed over that has not sounded yet."""
+        return max(0.0, self.end_s - now_s)
+
+    def put(self, key: str, seconds: float, now_s: float) -> float:
+        """Hands over a piece of audio; returns when its first sample sounds."""
+        self._settle(now_s)
+        start_s = max(self.end_s, now_s)
+        self.end_s = start_s + seconds
+        self._sounded_s.setdefault(key, 0.0)
+        if self._spans and self._spans[-1].key == key and self._spans[-1].end_s == start_s:
+            self._spans[-1].end_s = self.end_s
+        else:
+            self._spans.append(_Span(key, start_s, self.end_s))
+        return start_s
+
+    def sounded_s(self, key: str, now_s: float) -> float:
+        """How much of an utterance has sounded."""
+        live = (min(span.end_s, now_s) - span.start_s for span in self._spans if span.key == key)
+        return self._sounded_s.get(key, 0.0) + sum(seconds for seconds in live if seconds > 0)
+
+    def silent_at_s(self, key: str) -> float | None:
+        """When the last of an utterance will have sounded; None when nothing of it is left."""
+        return max((span.end_s for span in self._spans if span.key == key), default=None)
+
+    def drop(self, keys: Container[str], now_s: float) -> None:
+        """Takes back what has not sounded of some utterances; the others move up."""
+        self._settle(now_s)
+        spans, self._spans = self._spans, deque()
+        self.end_s = min(self.end_s, now_s)
+        for span in spans:
+            started = span.start_s < now_s
+            if span.key in keys:
+                self._sounded_s[span.key] += max(0.0, now_s - span.start_s)
+            elif started:
+                self._spans.append(span)
+                self.end_s = span.end_s
+            else:
+                self.put(span.key, span.end_s - span.start_s, now_s)
+
+    def forget(self, key: str) -> None:
+        """The utterance is over; nobody asks about it again."""
+        self._sounded_s.pop(key, None)
+
+    def _settle(self, now_s: float) -> None:
+        while self._spans and self._spans[0].end_s <= now_s:
+            span = self._spans.popleft()
+            if span.key in self._sounded_s:
+                self._sounded_s[span.key] += span.end_s - span.start_s

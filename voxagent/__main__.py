@@ -1,0 +1,5 @@
+"""`python -m voxagent`."""
+
+from voxagent.cli import main
+
+main()

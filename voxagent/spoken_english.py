@@ -1,0 +1,344 @@
+"""What the normaliser recognises in English only: dates, clocks, fractions, ids, phone numbers, Roman numerals.
+
+Pure; the shape of a rule is `spoken_rules.Rule`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from voxagent.spoken_numbers import Wording, cardinal, digits, ordinal
+from voxagent.spoken_rules import NUMBER, Rule
+
+_MONTHS = (
+    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+    "December",
+)  # fmt: skip
+_DAYS = {
+    "mon": "Monday", "tue": "Tuesday", "tues": "Tuesday", "wed": "Wednesday", "thu": "Thursday", "thur": "Thursday",
+    "thurs": "Thursday", "fri": "Friday", "sat": "Saturday", "sun": "Sunday",
+}  # fmt: skip
+_MONTH = r"(?:Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sept?(?:ember)?|Oct(?:ober)?|Nov(?:ember)?|Dec(?:ember)?)"  # noqa: E501
+_ROMAN = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
+_NUMBERED = re.compile(
+    r"(?i:\b(?:code|pin|number|order|ticket|account|acct|ending in|extension|ext\.?|zip|confirmation|id|flight|"
+    r"reference|booking|reservation|passcode|password|serial|case|room|suite|box))(?: is| was|:|#| no\.)? ?$"
+)
+_SHOUTED = frozenset(
+    "STOP YES NO NOT NEVER ALWAYS MUST NOW FREE NEW ONLY ALL PLEASE IMPORTANT WARNING DO DONT AND OR THE YOU YOUR THIS "
+    "THAT VERY START HELP CANCEL WAIT READY SALE LAST CHANCE URGENT NOTE ATTENTION ANY BEFORE AFTER".split()
+)
+_FRACTIONS = {2: "half", 3: "third", 4: "quarter", 5: "fifth", 6: "sixth", 8: "eighth", 10: "tenth", 16: "sixteenth"}
+_VULGAR = {"½": (1, 2), "⅓": (1, 3), "⅔": (2, 3), "¼": (1, 4), "¾": (3, 4), "⅛": (1, 8), "⅜": (3, 8), "⅝": (5, 8), "⅞": (7, 8)}
+_PER = {
+    "mo": "month", "yr": "year", "hr": "hour", "min": "minute", "sec": "second", "wk": "week", "d": "day", "h": "hour",
+    "s": "second", "pp": "person",
+}  # fmt: skip
+
+
+def year(value: int) -> str:
+    """A year the way it is read: twenty ten, two thousand eight, nineteen oh five."""
+    high, low = divmod(value, 100)
+    if value % 1000 < 10 and high % 10 == 0:
+        return cardinal(value)
+    if low == 0:
+        return f"{cardinal(high)} hundred"
+    return f"{cardinal(high)} {'oh ' if low < 10 else ''}{cardinal(low)}"
+
+
+def _month(name: str) -> str:
+    return next(m for m in _MONTHS if m.startswith(name[:3]))
+
+
+def _date(month: int, day: int, written_year: str = "") -> str | None:
+    if not (1 <= month <= 12 and 1 <= day <= 31):
+        return None
+    spoken = f"{_MONTHS[month - 1]} {ordinal(day)}"
+    if not written_year:
+        return spoken
+    full = int(written_year)
+    if len(written_year) == 2:
+        full += 2000 if full < 60 else 1900
+    return f"{spoken}, {year(full)}"
+
+
+def _say_iso_date(m: re.Match[str], w: Wording) -> str | None:
+    return _date(int(m.group(2)), int(m.group(3)), m.group(1))
+
+
+def _say_slash_date(m: re.Match[str], w: Wording) -> str | None:
+    first, second = int(m.group(1)), int(m.group(2))
+    return _date(first, second, m.group(3)) or _date(second, first, m.group(3))
+
+
+def _say_month_day(m: re.Match[str], w: Wording) -> str | None:
+    day, last = int(m.group(2)), m.group(3)
+    if not 1 <= day <= 31:
+        return None
+    spoken = f"{_month(m.group(1))} {ordinal(day)}"
+    if last:
+        spoken += f" to {ordinal(int(last))}"
+    return f"{spoken}, {year(int(m.group(4)))}" if m.group(4) else spoken
+
+
+def _say_short_month(m: re.Match[str], w: Wording) -> str | None:
+    return _month(m.group(1)) + _kept_stop(m)
+
+
+def _say_short_day(m: re.Match[str], w: Wording) -> str | None:
+    return _DAYS[m.group(1).lower()] + _kept_stop(m)
+
+
+def _kept_stop(m: re.Match[str]) -> str:
+    """An abbreviation's full stop that also ends the text."""
+    rest = m.string[m.end() :].strip(" \t*_\"'”’)")
+    return "." if not rest and m.start() > 0 and not m.string[m.end() :].strip().startswith("|") else ""
+
+
+def _say_clock(m: re.Match[str], w: Wording) -> str | None:
+    hour, minute = int(m.group(1)), int(m.group(2))
+    after = m.string[m.end() : m.end() + 6].lstrip().lower()
+    if re.search(r"(?i)ratio(?: of)? ?$", m.string[: m.start()]):
+        return f"{cardinal(hour)} to {cardinal(minute)}"
+    if hour > 24 or minute > 59:
+        return None
+    if minute == 0:
+        exact = after.startswith(("a", "p", "noon", "midn", "o'"))
+        return cardinal(hour) if exact or hour > 12 else f"{cardinal(hour)} o'clock"
+    return f"{cardinal(hour)} {'oh ' if minute < 10 else ''}{cardinal(minute)}"
+
+
+def _say_duration(m: re.Match[str], w: Wording) -> str | None:
+    names = ("hour", "minute", "second")
+    parts = [
+        f"{cardinal(n)} {name}{'s' * (n != 1)}"
+        for n, name in zip((int(g) for g in m.groups()), names, strict=True)
+        if n
+    ]
+    if len(parts) < 2:
+        return parts[0] if parts else "zero seconds"
+    return ", ".join(parts[:-1]) + (" and " if len(parts) == 2 else ", and ") + parts[-1]
+
+
+def _say_half_day(m: re.Match[str], w: Wording) -> str | None:
+    return f"{cardinal(int(m.group(1)))} {' '.join(m.group(2).upper())}"
+
+
+def _say_range(m: re.Match[str], w: Wording) -> str | None:
+    first, last = m.group(1), m.group(2)
+    low, high = w.parse(first), w.parse(last)
+    if low[0] is None or high[0] is None or first[0] == "0" != first or (last[0] == "0" and "." not in last):
+        return None
+    if "–" not in m.group() and (len(first) > 4 or (len(first) == 3 and len(last) == 4) or low >= high):
+        return None
+    if _is_year(first) and _is_year(last):
+        return f"{year(int(first))} to {year(int(last))}"
+    return f"{w.number(first)} to {w.number(last)}"
+
+
+def _is_year(text: str) -> bool:
+    return len(text) == 4 and text.isdecimal() and 1100 <= int(text) < 2100
+
+
+def _say_year(m: re.Match[str], w: Wording) -> str | None:
+    if _NUMBERED.search(m.string[max(0, m.start() - 24) : m.start()]):
+        return None
+    if m.group(2):
+        decade = year(int(m.group(1)))
+        return decade[:-1] + "ies" if decade.endswith("y") else decade + "s"
+    return year(int(m.group(1)))
+
+
+def _say_version(m: re.Match[str], w: Wording) -> str | None:
+    numbers = re.findall(r"\d+", m.group(2))
+    link = " dot " if len(numbers) == 4 else " point "
+    spoken = link.join(cardinal(int(n)) for n in numbers)
+    return f"version {spoken}" if m.group(1) else spoken
+
+
+def _say_fraction(m: re.Match[str], w: Wording) -> str | None:
+    top, bottom = int(m.group(2)), int(m.group(3))
+    whole = m.group(1)
+    if (top, bottom) == (24, 7) and not whole:
+        return "twenty-four seven"
+    if re.search(r"(?i)\b(?:on|by|since|until|dated|from)\s$", m.string[: m.start()]) and not whole:
+        return _date(top, bottom) or f"{cardinal(top)} over {cardinal(bottom)}"
+    if top < bottom and bottom in _FRACTIONS:
+        return _fraction(whole, top, bottom)
+    if whole:
+        return None
+    if top <= bottom:
+        return f"{cardinal(top)} out of {cardinal(bottom)}"
+    return f"{cardinal(top)} over {cardinal(bottom)}"
+
+
+def _fraction(whole: str | None, top: int, bottom: int) -> str:
+    name = _FRACTIONS[bottom]
+    if top > 1:
+        name = "halves" if name == "half" else name + "s"
+    if whole and (top, bottom) == (1, 2):
+        return f"{cardinal(int(whole))} and a half"
+    spoken = f"{cardinal(top)} {name}"
+    return f"{cardinal(int(whole))} and {spoken}" if whole else spoken
+
+
+def _say_vulgar(m: re.Match[str], w: Wording) -> str | None:
+    return _fraction(m.group(1), *_VULGAR[m.group(2)])
+
+
+def _say_spelled_digits(m: re.Match[str], w: Wording) -> str | None:
+    return ", ".join(digits(g) for g in re.findall(r"\d+", m.group()))
+
+
+def _say_us_phone(m: re.Match[str], w: Wording) -> str | None:
+    groups = ", ".join(digits(g) for g in re.findall(r"\d+", m.group()))
+    return f"plus {groups}" if m.group().startswith("+") else groups
+
+
+def _say_id(m: re.Match[str], w: Wording) -> str | None:
+    out: list[str] = []
+    for token in re.findall(r"[A-Z]+|\d+|[-.]", m.group()):
+        if token.isdigit():
+            out.append(cardinal(int(token)) if len(token) <= 2 and token[0] != "0" else digits(token))
+        elif token.isalpha():
+            word = len(token) > 3 and re.search("[AEIOUY]", token)
+            out.append(token if word else " ".join(token))
+        else:
+            out.append("dash" if token == "-" else "dot")
+    return " ".join(out)
+
+
+def _say_code_number(m: re.Match[str], w: Wording) -> str | None:
+    text = m.group()
+    numbered = len(text) > 2 and _NUMBERED.search(m.string[max(0, m.start() - 24) : m.start()])
+    return digits(text) if numbered or len(text) > 4 else None
+
+
+def _say_roman(m: re.Match[str], w: Wording) -> str | None:
+    before = m.string[: m.start()].split()[-1:]
+    values = [_ROMAN[c] for c in m.group()]
+    value = sum(-v if v < n else v for v, n in zip(values, [*values[1:], 0], strict=True))
+    if not before or _to_roman(value) != m.group():
+        return None
+    if before[0] in str(w.speech.get("regnal", "")).split():
+        return f"the {ordinal(value).capitalize()}"
+    counted = before[0].lower() in str(w.speech.get("numeral_nouns", "")).split()
+    return cardinal(value) if counted or (len(m.group()) > 1 and before[0][0].isupper()) else None
+
+
+def _to_roman(value: int) -> str:
+    steps = ((100, "C"), (90, "XC"), (50, "L"), (40, "XL"), (10, "X"), (9, "IX"), (5, "V"), (4, "IV"), (1, "I"))
+    out = ""
+    for step, name in steps:
+        while value >= step:
+            out, value = out + name, value - step
+    return out
+
+
+def _say_saint(m: re.Match[str], w: Wording) -> str | None:
+    """St. and Dr. before a name are a saint and a doctor; after one, a street and a drive."""
+    before = m.string[: m.start()].split()[-1:]
+    after = m.string[m.end() :].lstrip()
+    titled = after[:1].isupper() and not (before and before[0][:1].isupper() and before[0][-1:].isalpha())
+    if m.group(1) == "St":
+        return ("Saint" if titled else "Street") + ("" if titled else _kept_stop(m))
+    return ("Doctor" if titled or not before else "Drive") + ("" if titled else _kept_stop(m))
+
+
+def _say_hashtag(m: re.Match[str], w: Wording) -> str | None:
+    if m.group(1).isdigit():
+        return f"number {digits(m.group(1)) if len(m.group(1)) > 3 else cardinal(int(m.group(1)))}"
+    words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", m.group(1))
+    return "hashtag " + " ".join(words)
+
+
+def _say_mention(m: re.Match[str], w: Wording) -> str | None:
+    return "at " + m.group(1).replace("_", " underscore ").strip()
+
+
+def _say_shout(m: re.Match[str], w: Wording) -> str | None:
+    return m.group().lower() if m.group() in _SHOUTED else None
+
+
+def _say_per(m: re.Match[str], w: Wording) -> str | None:
+    return " per " + _PER.get(m.group(1), m.group(1))
+
+
+def _say_number_sign(m: re.Match[str], w: Wording) -> str | None:
+    return "number"
+
+
+def _say_to(m: re.Match[str], w: Wording) -> str | None:
+    return " to "
+
+
+def _say_or(m: re.Match[str], w: Wording) -> str | None:
+    return " " if m.string[: m.start()].lower().endswith("and") else " or "
+
+
+def _say_and(m: re.Match[str], w: Wording) -> str | None:
+    spaced = m.group() != "&"
+    return "and" if not spaced and m.string[max(0, m.start() - 1) : m.start()].isspace() else " and "
+
+
+def _say_minus(m: re.Match[str], w: Wording) -> str | None:
+    return "minus "
+
+
+def _say_times(m: re.Match[str], w: Wording) -> str | None:
+    return " times "
+
+
+def _say_about(m: re.Match[str], w: Wording) -> str | None:
+    return "about "
+
+
+def _say_bare_decimal(m: re.Match[str], w: Wording) -> str | None:
+    return f"zero point {digits(m.group(1))}"
+
+
+def _say_marker(m: re.Match[str], w: Wording) -> str | None:
+    number = m.group(1)
+    return cardinal(int(number)).capitalize() + ". " if int(number) < 100 else None
+
+
+_START = r"(?<![\w.,:/$€£-])"
+_END = r"(?![\w%:/]|[.,-]\d)"
+
+ENGLISH: tuple[Rule, ...] = (
+    Rule("marker", r"^[ \t]*\(?(\d{1,2})[.)][ \t]+(?=\S)", _say_marker),
+    Rule("iso_date", rf"{_START}(\d{{4}})-(\d{{2}})-(\d{{2}})(?![\w-])", _say_iso_date),
+    Rule("slash_date", rf"{_START}(\d{{1,2}})/(\d{{1,2}})/(\d{{4}}|\d{{2}})(?![\w/])", _say_slash_date),
+    Rule("month_day", rf"\b({_MONTH})\.? (\d{{1,2}})(?:st|nd|rd|th)?(?:[ ]?[–-][ ]?(\d{{1,2}})(?:st|nd|rd|th)?)?(?:,? (\d{{4}}))?(?![\w/:]|[.,]\d)", _say_month_day),
+    Rule("short_month", r"\b(Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)\.(?!\w)", _say_short_month),
+    Rule("short_day", r"\b(Mon|Tues?|Wed|Thu(?:rs?)?|Fri|Sat|Sun)\.(?!\w)", _say_short_day),
+    Rule("duration", r"(?<![\w:.])(\d{1,2}):(\d{2}):(\d{2})(?![\w:])", _say_duration),
+    Rule("clock", r"(?<![\w:.])(\d{1,2}):(\d{2})(?!\d|:\d)", _say_clock),
+    Rule("half_day", r"(?<![\w:.])(\d{1,2})(am|pm|AM|PM)\b", _say_half_day),
+    Rule("us_phone", r"(?<![\w.-])(?:\+\d{1,3}[ .-]?)?(?:\(\d{3}\)|\d{3})[ .-]?\d{3}[.-]\d{4}(?![\w-])|(?<![\w.-])\d{3}[-.]\d{4}(?![\w-])", _say_us_phone),
+    Rule("spelled_digits", r"(?<![\w-])\d(?:-\d){2,}(?![\w-])", _say_spelled_digits),
+    Rule("version", r"(?<![\w.])(v(?:er(?:sion)?)?\.? ?)?(\d+(?:\.\d+){2,})(?![\w]|\.\d)", _say_version),
+    Rule("v_number", r"(?<![\w.])(v)(\d+(?:\.\d+)?)(?![\w]|\.\d)", _say_version),
+    Rule("vulgar", r"(?:(?<![\w.,])(\d+) ?)?([½⅓⅔¼¾⅛⅜⅝⅞])", _say_vulgar),
+    Rule("fraction", r"(?<![\w.,/$-])(?:(\d+) )?(\d{1,3})/(\d{1,3})(?![\w/])", _say_fraction),
+    Rule("ordinal", r"(?<![\w.,])(\d+)(?:st|nd|rd|th)\b", lambda m, w: ordinal(int(m.group(1)))),
+    Rule("id", r"(?<![\w$€£.-])(?=[A-Z\d.-]*\d)(?=[\d.-]*[A-Z])(?=[A-Z\d.-]{2,})[A-Z\d]+(?:[-.][A-Z\d]+)*(?![\w-])", _say_id),
+    Rule("range", rf"{_START}({NUMBER})[ ]?[–-][ ]?({NUMBER})(?![\w:/-]|\.\d)", _say_range),
+    Rule("year", rf"{_START}(1[1-9]\d{{2}}|20\d{{2}})(s)?{_END}", _say_year),
+    Rule("code_number", rf"{_START}\d{{3,}}{_END}", _say_code_number),
+    Rule("per", r"(?<=\d)/(mo|yr|hr|min|sec|wk|d|h|s|pp|month|year|hour|day|week|night|person|minute|second)\b\.?", _say_per),
+    Rule("roman", r"(?<=[A-Za-z] )[IVXL]{1,7}\b(?!['’.])|(?<=[A-Za-z] )[IVXL]{2,7}(?=\.\s|\.$)", _say_roman),
+    Rule("saint", r"\b(St|Dr)\.(?!\w)", _say_saint),
+    Rule("number_sign", r"\bNo\.(?= ?\d)|\bno\.(?= ?\d)", _say_number_sign),
+    Rule("hashtag", r"(?<![\w&])#(\w+)", _say_hashtag),
+    Rule("mention", r"(?<![\w@])@([A-Za-z]\w*)", _say_mention),
+    Rule("to", r"(?<=[\w.])[ ]?–[ ]?(?=[$€£\d])|(?<=[a-z])–(?=[A-Z])", _say_to),
+    Rule("or", r"(?<=[a-z]{2})/(?=[a-z]{2})", _say_or),
+    Rule("and", r"(?<=[A-Z])&(?=[A-Z])|(?<=\s)&(?=\s)", _say_and),
+    Rule("minus", r"(?<![\w)])[-−](?=[\d$€£])", _say_minus),
+    Rule("times", r"(?<=\d)[ ]?[*×][ ]?(?=\d)", _say_times),
+    Rule("about", r"(?<!\w)[~≈] ?(?=[\d$€£])", _say_about),
+    Rule("bare_decimal", r"(?<![\w.])\.(\d+)\b", _say_bare_decimal),
+    Rule("shout", r"\b[A-Z]{2,9}\b", _say_shout),
+)  # fmt: skip
+"""Before the amounts and numbers of every language."""

@@ -1,0 +1,166 @@
+"""Numbers in words, in the languages num2words knows and in Chinese and Hindi.
+
+Pure. num2words is imported on first use: it takes 50 ms.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from voxagent.lexicon import lexicon
+
+_HAN = "零一二三四五六七八九"
+_LONGEST = 21  # digits; a longer number is read digit by digit
+
+
+@lru_cache(maxsize=4096)
+def cardinal(value: int, language: str = "en") -> str:
+    """The number in words; in digits when the language has no words for it."""
+    if language == "zh":
+        return _chinese(value)
+    if language == "hi":
+        return _hindi(value)
+    return _by_table(value, language, "cardinal")
+
+
+@lru_cache(maxsize=1024)
+def ordinal(value: int, language: str = "en") -> str:
+    """The ordinal number in words."""
+    if language == "zh":
+        return "第" + _chinese(value)
+    return _by_table(value, language, "ordinal")
+
+
+def _by_table(value: int, language: str, to: str) -> str:
+    from num2words import num2words
+
+    try:
+        words = str(num2words(value, lang=language, to=to))
+    except (NotImplementedError, OverflowError, ValueError, KeyError, TypeError, IndexError):
+        return str(value)
+    if language == "en":
+        return words.replace(",", "").replace(" and ", " ")
+    return words
+
+
+def digits(text: str, language: str = "en") -> str:
+    """Digit by digit; what is not a digit is left out."""
+    joint = "" if language in ("zh", "ja", "th") else " "
+    if language == "ja":
+        return joint.join("〇一二三四五六七八九"[int(c)] for c in text if c.isdecimal())
+    return joint.join(cardinal(int(c), language) for c in text if c.isdecimal())
+
+
+def _chinese(value: int) -> str:
+    if value < 0:
+        return "负" + _chinese(-value)
+    if value < 10:
+        return _HAN[value]
+    for power, name in ((10**8, "亿"), (10**4, "万")):
+        if value >= power:
+            high, low = divmod(value, power)
+            link = "零" if low and low < power // 10 else ""
+            return _chinese(high) + name + (link + _chinese(low) if low else "")
+    out, pending = "", False
+    for power, name in ((1000, "千"), (100, "百"), (10, "十"), (1, "")):
+        digit, value = divmod(value, power)
+        if digit:
+            bare_ten = power == 10 and digit == 1 and not out
+            out += ("零" if pending and out else "") + ("" if bare_ten else _HAN[digit]) + name
+            pending = False
+        elif out:
+            pending = True
+    return out
+
+
+def _hindi(value: int) -> str:
+    names: list[str] = str(lexicon("hi").speech.get("cardinals", "")).split()
+    if value < 0:
+        return "माइनस " + _hindi(-value)
+    if value < len(names):
+        return names[value]
+    for power, name in ((10**7, "करोड़"), (10**5, "लाख"), (1000, "हज़ार"), (100, "सौ")):
+        if value >= power and names:
+            high, low = divmod(value, power)
+            return f"{_hindi(high)} {name}" + (f" {_hindi(low)}" if low else "")
+    return str(value)
+
+
+class Wording:
+    """How one language says numbers and names signs; the tables come from its lexicon.
+
+    Args:
+        language: Primary tag.
+    """
+
+    def __init__(self, language: str) -> None:
+        self.language = language
+        self.lexicon = lexicon(language)
+        speech: Mapping[str, Any] = self.lexicon.speech
+        self.speech = speech
+        self.known = bool(speech)
+        self.decimal: str = speech.get("decimal", ".")
+        self.joint = "" if language in ("zh", "ja", "th") else " "
+        self.words: Mapping[str, str] = speech.get("words", {})
+        self.units: Mapping[str, str] = speech.get("units", {})
+        self.currencies: Mapping[str, str] = speech.get("currencies", {})
+        self.abbreviations: Mapping[str, str] = speech.get("abbreviations", {})
+
+    def word(self, key: str) -> str:
+        """A sign's name, e.g. ``percent``; empty when the language's table lacks it."""
+        return self.words.get(key, "")
+
+    def parse(self, text: str) -> tuple[int | None, str]:
+        """Whole part and decimals of a written number; the whole part is None when it is not a number."""
+        whole, _, fraction = text.replace("−", "-").partition(self.decimal)
+        plain = re.sub(r"[^\d-]", "", whole)
+        return (int(plain) if plain.lstrip("-").isdecimal() else None), fraction
+
+    def number(self, text: str) -> str:
+        """A written number, decimals included."""
+        whole, fraction = self.parse(text)
+        if whole is None:
+            return text
+        plain = re.sub(r"\D", "", text.partition(self.decimal)[0])
+        if len(plain) > _LONGEST or (len(plain) > 1 and plain[0] == "0"):
+            spoken = digits(plain, self.language)
+        else:
+            spoken = cardinal(whole, self.language)
+        if not fraction:
+            return spoken
+        return self.join(spoken, self.word("point") or ".", self._decimals(fraction))
+
+    def _decimals(self, fraction: str) -> str:
+        pairs = bool(self.speech.get("decimals_as_number", False))
+        if pairs and len(fraction) == 2 and fraction[0] != "0":
+            return cardinal(int(fraction), self.language)
+        return digits(fraction, self.language)
+
+    def join(self, *words: str) -> str:
+        """Puts words together the way the language does."""
+        return self.joint.join(w for w in words if w)
+
+    def counted(self, forms: str, text: str) -> str:
+        """The form of a word for a number: ``one|many``, or ``one|few|many`` for Slavic languages."""
+        choices = forms.split("|")
+        whole, fraction = self.parse(text)
+        if len(choices) == 1 or (whole == 1 and not fraction):
+            return choices[0]
+        if len(choices) == 2:
+            return choices[1]
+        if fraction:
+            return choices[1]
+        value = abs(whole or 0)
+        if self.language == "ru" and value % 10 == 1 and value % 100 != 11:
+            return choices[0]
+        few = value % 10 in (2, 3, 4) and value % 100 not in (12, 13, 14)
+        return choices[1 if few else 2]
+
+
+@lru_cache(maxsize=32)
+def wording(language: str) -> Wording:
+    """The wording of a language, made once."""
+    return Wording(language)
