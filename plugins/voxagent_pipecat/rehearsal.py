@@ -67,6 +67,11 @@ class ScriptedLLM(FrameProcessor):
             await self._fall_silent()
         await self.push_frame(frame, direction)
 
+    async def cut(self) -> None:
+        """Falls silent, and tells the whole pipeline that the caller speaks."""
+        await self._fall_silent()
+        await self.broadcast_interruption()  # type: ignore[no-untyped-call]
+
     async def cleanup(self) -> None:
         """Ends the reply in progress."""
         await self._fall_silent()
@@ -113,7 +118,7 @@ class Rehearsal:
     async def interrupt(self) -> float:
         """The caller speaks over the bot; returns when, on the event loop's clock."""
         at_s = asyncio.get_running_loop().time()
-        await self.llm.broadcast_interruption()  # type: ignore[no-untyped-call]
+        await self.llm.cut()
         return at_s
 
     def committed(self) -> list[str]:
