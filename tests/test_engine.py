@@ -151,14 +151,17 @@ async def test_heard_and_unheard_split_the_text_at_the_interrupt():
 async def test_an_interrupt_is_clean_at_any_time(when):
     async with fake_engine(FakeScript(prefill_s=0.02)) as (engine, model):
         session = engine.open()
+        session.heard(0)  # This consumer reports what it hands on; taking is not hearing.
         if when != "before text":
             session.push_text("Hello my friend. ")
         if when in ("in the last chunk", "after the end"):
             session.end_input()
             async for chunk in session:
+                session.heard(chunk.start_sample)
                 if chunk.last and when == "in the last chunk":
-                    session.heard(chunk.start_sample)
                     break
+            else:
+                session.heard(session.stats.made_samples)
         session.interrupt()
         if when == "twice":
             session.interrupt()

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from voxagent.lexicon import Lexicon
-from voxagent.marks import BRACKETS, KINDS, WEIGHTS, Kind, is_unspaced
+from voxagent.marks import KINDS, WEIGHTS, Kind
+from voxagent.spans import OpenSpans, Span
 from voxagent.verdicts import Mark, Verdict, judge, safe_when_stalled
 
 
@@ -42,15 +43,6 @@ class Boundary:
 
 
 @dataclass(slots=True)
-class _Span:
-    """Something open: what closes it, where it began, and the speech before it."""
-
-    closers: str
-    start: int
-    seconds: float
-
-
-@dataclass(slots=True)
 class _Candidate:
     """A mark under judgement and where the cut would be."""
 
@@ -69,8 +61,6 @@ _ADDRESS_WORD = re.compile(
     re.IGNORECASE,
 )
 _LOOKAHEAD = 64  # characters after a mark within which it is judged; keeps the work linear
-_LONG_QUOTE = 60  # characters after which a sentence may end inside a quotation
-_LONG_SPAN = 150  # characters after which an opening mark is taken for a stray one
 _LONG_TAG = 300
 _CLUSTER = frozenset((Kind.STOP, Kind.END, Kind.FULL_STOP, Kind.ELLIPSIS))
 _MARKS = _CLUSTER | {Kind.COMMA, Kind.COLON, Kind.DASH, Kind.EMOJI}
@@ -106,16 +96,12 @@ class Scanner:
         self.silent_end: int | None = None
         """Where the silent block that was open at `base` ended."""
         self._lex = lex
-        self._spans: list[_Span] = []
-        self._tentative = False
-        self._run = ""
-        self._run_start = 0
+        self._spans = OpenSpans()
         self._candidate: _Candidate | None = None
         self._connective: Boundary | None = None
         self._line = 0
         self._word_start = 0
         self._solid = 0
-        self._closed_at = -1
         self._until = ""
         self._silence = Boundary(0, 0.0, Grade.OVERFLOW)
 
@@ -134,7 +120,7 @@ class Scanner:
     @property
     def literal(self) -> bool:
         """Inside code, a tag, or an address."""
-        if self._spans and self._spans[-1].closers in "`>":
+        if self._spans.literal is not None:
             return True
         start = self._word_start - self.base
         return start >= 0 and _ADDRESS.match(self.text, start, self.seen - self.base) is not None
@@ -147,7 +133,7 @@ class Scanner:
     def stalled_mark(self) -> Boundary | None:
         """The mark under judgement, if it may pass for an end when nothing follows."""
         found = self._candidate
-        if found is None or self._blocked(found) or not safe_when_stalled(found.mark, self._lex):
+        if found is None or self._spans.blocks(found.at) or not safe_when_stalled(found.mark, self._lex):
             return None
         if self.text[found.at - self.base : self.seen - self.base].strip():
             return None
@@ -156,7 +142,7 @@ class Scanner:
     def last_mark(self) -> Boundary | None:
         """Judges the mark under judgement as if the text ended here."""
         found, self._candidate = self._candidate, None
-        if found is None or self._blocked(found):
+        if found is None or self._spans.blocks(found.at):
             return None
         after = self.text[found.at - self.base : self.seen - self.base] + "\n"
         return self._verdict(found, judge(found.mark, after, self._lex))
@@ -179,7 +165,6 @@ class Scanner:
     def forget_spans(self) -> None:
         """Takes everything open for stray marks."""
         self._spans.clear()
-        self._tentative = False
 
     # The walk.
 
@@ -192,7 +177,7 @@ class Scanner:
             kind = KINDS[ch]
             self.seen += 1
             self.seconds += WEIGHTS[ch]
-            if kind not in _QUIET or self._candidate is not None or self._tentative or self._until:
+            if kind not in _QUIET or self._candidate is not None or self._spans.tentative or self._until:
                 found = self._step(index, ch, kind)
                 if found is not None:
                     return found
@@ -203,9 +188,9 @@ class Scanner:
     def _step(self, index: int, ch: str, kind: Kind) -> Boundary | None:
         if self._until:
             return self._in_silence(index, ch, kind)
-        if self._tentative:
-            self._settle(ch, kind)
-        if self._spans and self._spans[-1].closers in "`>":
+        if self._spans.tentative:
+            self._spans.settle(ch, kind)
+        if self._spans.literal is not None:
             return self._in_literal(index, ch, kind)
         found = None
         if self._candidate is not None:
@@ -223,8 +208,7 @@ class Scanner:
         if kind in _MARKS:
             return self._mark(index, ch, kind)
         if kind in _CLOSING:
-            self._toggle(index, ch, kind)
-            self._consider_close(index, ch)
+            self._consider_close(index, self._toggle(index, ch, kind))
         elif ch in "`<":
             self._open_literal(index, ch)
         return self._before_address(index, ch) if ch in "`@" else None
@@ -242,7 +226,6 @@ class Scanner:
     def _newline(self, index: int) -> Boundary | None:
         self._touch_solid(index)
         self._spans.clear()
-        self._tentative = False
         self._candidate = self._connective = None
         self._line = self._word_start = self.seen
         if self._solid <= self.base:
@@ -317,23 +300,39 @@ class Scanner:
         mark = Mark(kind, self.text[:start], self.text[start:end], False, line)
         self._candidate = _Candidate(mark, self.base + end, self.seconds)
 
-    def _consider_close(self, index: int, ch: str) -> None:
+    def _toggle(self, index: int, ch: str, kind: Kind) -> Span | None:
+        before = self.text[index - 1] if index else " "
+        closed = self._spans.toggle(ch, kind, before, self.base + index, self.seconds)
+        if closed is not None and ch == ")" and self.text[: max(0, closed.start - self.base)].endswith("]"):
+            self.seconds = closed.seconds  # the address of a markdown link is not spoken
+        return closed
+
+    def _consider_close(self, index: int, closed: Span | None) -> None:
         """A smile ends a sentence as an emoji does; a bracket of some words is a clause."""
         if _EMOTICON.search(self.text, max(0, index - 3), index + 1):
             self._consider(index - 1, index + 1, Kind.EMOJI)
-        elif ch in ")）" and self._closed_at >= self.base and not self._spans:
-            if len(self.text[self._closed_at - self.base : index].split()) >= 3:
-                self._consider(index, index + 1, Kind.CLOSE)
-        self._closed_at = -1
+        elif closed is None or closed.closers not in ")）" or closed.start < self.base or self._spans:
+            return
+        elif len(self.text[closed.start - self.base : index].split()) >= 3:
+            self._consider(index, index + 1, Kind.CLOSE)
+
+    def _french_gap(self) -> bool:
+        top = self._spans.top
+        return top is not None and top.closers in "»›"
 
     def _extends(self, found: _Candidate, index: int, ch: str, kind: Kind) -> bool:
         """Whether the character belongs to the mark: it repeats it, or closes something right after it."""
         mark = found.mark
-        if self._spans and ch == "]" and self._spans[-1].start == found.at and self._spans[-1].closers == "]":
+        top = self._spans.top
+        if top is not None and ch == top.closers == "]" and top.start == found.at:
             self._spans.pop()  # a footnote, "1952.[3]"
         elif self.base + index != found.at and not (ch in "»›" and not self._gap(found, index).strip()):
             return False
-        elif kind in _CLOSING and (mark.kind in _CLUSTER or kind is Kind.MARKUP) and self._closes(ch, index):
+        elif (
+            kind in _CLOSING
+            and (mark.kind in _CLUSTER or kind is Kind.MARKUP)
+            and self._spans.closes(ch, self.text[index - 1])
+        ):
             self._toggle(index, ch, kind)
             closed = mark.closed or kind is not Kind.MARKUP
             found.mark = Mark(mark.kind, mark.text, mark.sign, closed, mark.line)
@@ -350,8 +349,8 @@ class Scanner:
 
     def _resolve(self, found: _Candidate, index: int) -> Boundary | None:
         start = found.at - self.base
-        if self._blocked(found) or index - start > _LOOKAHEAD:
-            if not self.text[index].isspace() or index - start > 1 or self._spans[-1].closers not in "»›":
+        if self._spans.blocks(found.at) or index - start > _LOOKAHEAD:
+            if not self.text[index].isspace() or index - start > 1 or not self._french_gap():
                 self._candidate = None
             return None  # French sets a space before the closing mark
         verdict = judge(found.mark, self.text[start : index + 1], self._lex)
@@ -367,88 +366,11 @@ class Scanner:
                 return Boundary(found.at, found.seconds, Grade.CLAUSE)
         return None
 
-    def _blocked(self, found: _Candidate) -> bool:
-        """Whether something opened before the mark is still open (and not suspiciously long)."""
-        for span in self._spans:
-            if span.start >= found.at:
-                return False
-            limit = _LONG_QUOTE if span.closers[0] in '”»“」"' else _LONG_SPAN
-            if found.at - span.start <= limit:
-                return True
-        return False
-
-    # What is open.
-
-    def _closes(self, ch: str, index: int) -> bool:
-        if ch in "*_" and self._run != "open" and self.text[index - 1] == ch:
-            return self._run == "close"
-        return any(ch in span.closers for span in self._spans)
-
-    def _toggle(self, index: int, ch: str, kind: Kind) -> None:
-        if kind is Kind.MARKUP:
-            self._toggle_markup(index, ch)
-            return
-        before = self.text[index - 1] if index else " "
-        if self._close(ch):
-            return
-        if ch not in BRACKETS or (ch == "(" and before in ":;-"):
-            return
-        if kind is Kind.QUOTE and before.isalnum():
-            return  # inches, or the end of a quotation whose start was lost
-        self._open(BRACKETS[ch], index)
-        self._tentative = ch in '"＂»›'
-
-    def _open(self, closers: str, index: int) -> None:
-        self._spans.append(_Span(closers, self.base + index, self.seconds))
-        self._run_start = self.base + index
-
-    def _close(self, ch: str) -> bool:
-        """Closes the innermost span that the character closes, and what stayed open inside it."""
-        for depth in range(len(self._spans) - 1, -1, -1):
-            span = self._spans[depth]
-            if ch in span.closers:
-                if ch == ")" and self.text[: span.start - self.base].endswith("]"):
-                    self.seconds = span.seconds  # the address of a markdown link is not spoken
-                del self._spans[depth:]
-                self._closed_at = span.start
-                return True
-        return False
-
-    def _toggle_markup(self, index: int, ch: str) -> None:
-        before = self.text[index - 1] if index else " "
-        if before != ch:
-            opened = any(span.closers == ch for span in self._spans)
-            free = not before.isalnum() or (ch == "*" and is_unspaced(before))
-            self._run = "close" if opened and not before.isspace() else "open" if free else ""
-            self._run_start = self.base + index
-        if self._run == "open":
-            self._spans.append(_Span(ch, self.base + index, self.seconds))
-            self._tentative = True
-        elif self._run == "close":
-            for depth in range(len(self._spans) - 1, -1, -1):
-                if self._spans[depth].closers == ch:
-                    del self._spans[depth]
-                    break
-
-    def _settle(self, ch: str, kind: Kind) -> None:
-        """The character after an opening mark shows whether it opened anything."""
-        last = self._spans[-1] if self._spans else None
-        if last is not None and ch == last.closers and ch in "*_" and self._run == "open":
-            return
-        self._tentative = False
-        stray = kind in (Kind.SPACE, Kind.NEWLINE)
-        if last is not None and last.closers == ">":
-            stray = not (ch.isalpha() or ch in "/!")
-        while stray and self._spans and self._spans[-1].start >= self._run_start:
-            self._spans.pop()
-
     # Code, tags, silence.
 
     def _open_literal(self, index: int, ch: str) -> None:
-        self._open("`" if ch == "`" else ">", index)
-        if ch == "<":
-            self._tentative = True
-        elif self.text[max(0, index - 2) : index + 1] == "```" and self._at_line_start(index - 2):
+        self._spans.open("`" if ch == "`" else ">", self.base + index, self.seconds, tentative=ch == "<")
+        if ch == "`" and self.text[max(0, index - 2) : index + 1] == "```" and self._at_line_start(index - 2):
             self._spans.pop()
             self._begin_silence("```", self.base + index - 2)
 
@@ -456,7 +378,9 @@ class Scanner:
         return self.base + index >= self._line and not self.text[max(0, self._line - self.base) : index].strip(" \t>")
 
     def _in_literal(self, index: int, ch: str, kind: Kind) -> Boundary | None:
-        span = self._spans[-1]
+        span = self._spans.top
+        if span is None:
+            return None
         if kind is Kind.NEWLINE or (span.closers == ">" and self.base + index - span.start > _LONG_TAG):
             self._spans.pop()
             return self._take(index, ch, kind)
@@ -470,7 +394,7 @@ class Scanner:
             return self._think(index, span)
         return None
 
-    def _think(self, index: int, span: _Span) -> Boundary | None:
+    def _think(self, index: int, span: Span) -> Boundary | None:
         tag = _SILENT_TAG.match(self.text, max(0, span.start - self.base), index + 1)
         if tag is None:
             return None

@@ -13,7 +13,7 @@ from voxagent.boundaries import Boundary, Grade, Scanner
 from voxagent.lexicon import lexicon, primary_tag
 from voxagent.marks import KINDS, WEIGHTS, Kind
 from voxagent.marks import speech_seconds as speech_seconds
-from voxagent.speakable import Speakable, speakable
+from voxagent.speakable import Speakable, prepare, speakable
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,7 @@ class PhraseSplitter:
         if min(first_s, comfortable_s, tail_s, low_runway_s, stall_runway_s) <= 0 or max_phrase_s < 1:
             raise ValueError("phrase lengths and runways must be positive, and max_phrase_s at least 1")
         self._language = language
+        prepare(language)
         self._first_s, self._max_s = first_s, max_phrase_s
         self._comfortable_s, self._tail_s = min(comfortable_s, max_phrase_s), tail_s
         self._low_runway_s, self._stall_runway_s = low_runway_s, stall_runway_s

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import attrgetter
 
 from voxagent.lexicon import primary_tag
 from voxagent.spoken_draft import Draft
 from voxagent.spoken_english import ENGLISH
-from voxagent.spoken_numbers import Wording, wording
-from voxagent.spoken_rules import ADDRESSES, AMOUNTS, MARKUP, Rule
+from voxagent.spoken_markup import MARKUP
+from voxagent.spoken_numbers import Wording, cardinal, wording
+from voxagent.spoken_rules import ADDRESSES, AMOUNTS, UNSPACED, Rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,25 +48,38 @@ class Speakable:
 
         Silent text at either edge is left out. An empty span gives the place where it stands.
         """
-        first = bisect_right(self.pieces, start, key=lambda p: p.s1)
-        if first == len(self.pieces):
-            last_end = self.pieces[-1].w1 if self.pieces else 0
-            return last_end, last_end
-        piece = self.pieces[first]
-        low = piece.w0 + (start - piece.s0 if piece.w1 - piece.w0 == piece.s1 - piece.s0 else 0)
-        if end <= start:
-            return low, low
-        piece = self.pieces[min(bisect_left(self.pieces, end, key=lambda p: p.s1), len(self.pieces) - 1)]
-        high = piece.w0 + end - piece.s0 if piece.w1 - piece.w0 == piece.s1 - piece.s0 else piece.w1
-        return low, high
+        return _span(self.pieces, start, end, _SPOKEN, _WRITTEN)
 
     def spoken_span(self, start: int, end: int) -> tuple[int, int]:
         """The spoken span of the written `[start:end]`; a rewritten unit counts whole.
 
         Empty, at the place where it would stand, when nothing of it is spoken.
         """
-        turned = Speakable("", tuple(Piece(p.s0, p.s1, p.w0, p.w1) for p in self.pieces))
-        return turned.written_span(start, end)
+        return _span(self.pieces, start, end, _WRITTEN, _SPOKEN)
+
+
+_Side = tuple[Callable[[Piece], int], Callable[[Piece], int]]
+_WRITTEN: _Side = (attrgetter("w0"), attrgetter("w1"))
+_SPOKEN: _Side = (attrgetter("s0"), attrgetter("s1"))
+
+
+def _span(pieces: tuple[Piece, ...], start: int, end: int, here: _Side, there: _Side) -> tuple[int, int]:
+    """Carries a span over from one side of the alignment to the other."""
+    first = bisect_right(pieces, start, key=here[1])
+    if first == len(pieces):
+        edge = there[1](pieces[-1]) if pieces else 0
+        return edge, edge
+    low = _carry(pieces[first], start, here, there, 0)
+    if end <= start:
+        return low, low
+    last = min(bisect_left(pieces, end, key=here[1]), len(pieces) - 1)
+    return low, _carry(pieces[last], min(end, here[1](pieces[last])), here, there, 1)
+
+
+def _carry(piece: Piece, at: int, here: _Side, there: _Side, edge: int) -> int:
+    """A position inside a copy moves along; one inside a unit goes to the unit's edge."""
+    copied = piece.w1 - piece.w0 == piece.s1 - piece.s0
+    return there[0](piece) + at - here[0](piece) if copied else there[edge](piece)
 
 
 def speakable(text: str, language: str | None = None, *, silent: int = 0) -> Speakable:
@@ -83,57 +99,85 @@ def speakable(text: str, language: str | None = None, *, silent: int = 0) -> Spe
     return Speakable(spoken, tuple(Piece(*span) for span in draft.pieces))
 
 
+def prepare(language: str | None = None) -> None:
+    """Compiles a language's rules, so that the first phrase does not pay for it (about 50 ms)."""
+    _grammar(primary_tag(language))
+    cardinal(1, primary_tag(language))
+
+
 @dataclass(frozen=True, slots=True)
-class _Grammar:
-    """A language's rules, and one pattern that finds where any of them may apply."""
+class _Bucket:
+    """The rules that may start with one sort of character, and one pattern for all of them."""
 
     rules: tuple[tuple[Rule, re.Pattern[str]], ...]
     any_rule: re.Pattern[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Grammar:
+    buckets: Mapping[str, _Bucket]
     wording: Wording
+
+
+_SPACES = (
+    Rule("line_break", "wl", r"\s*[\n\r\u2028\u2029]\s*", lambda m, w: "", "."),
+    Rule("spaces", "w", r"\s{2,}", lambda m, w: " "),
+)
+# A lone space before a word or a number starts nothing; it is skipped together with the word before it.
+# Scripts without spaces end a word where they meet another script.
+_TOKEN = re.compile(
+    rf"(\d+)|((?:[{UNSPACED}]+|(?:(?![{UNSPACED}])[^\W\d_]|[\u0900-\u0dff])+)(?: (?=\w))?)|(\s+)|([^\w\s]|_)"
+)
+_SORTS = " daws"
 
 
 @lru_cache(maxsize=32)
 def _grammar(tag: str) -> _Grammar:
     rules = (*MARKUP, *ADDRESSES, *(ENGLISH if tag == "en" else ()), *AMOUNTS, *_SPACES)
-    either = "|".join(f"(?P<r{index}>{rule.pattern})" for index, rule in enumerate(rules))
-    return _Grammar(
-        tuple((rule, re.compile(rule.pattern, re.MULTILINE)) for rule in rules),
-        re.compile(either, re.MULTILINE),
-        wording(tag),
-    )
+    compiled = [(rule, re.compile(rule.pattern, re.MULTILINE)) for rule in rules]
+    buckets = {sort: _bucket([pair for pair in compiled if sort in pair[0].starts]) for sort in "ldaws"}
+    return _Grammar(buckets, wording(tag))
+
+
+def _bucket(rules: list[tuple[Rule, re.Pattern[str]]]) -> _Bucket:
+    either = "|".join(f"(?P<r{index}>{rule.pattern})" for index, (rule, _) in enumerate(rules))
+    return _Bucket(tuple(rules), re.compile(either, re.MULTILINE))
 
 
 def _compose(draft: Draft, text: str, start: int, grammar: _Grammar) -> None:
     """Writes `text[start:]` into the draft: what no rule knows is copied."""
     copied = place = start
-    while (found := grammar.any_rule.search(text, place)) is not None:
-        first = int(found.lastgroup[1:]) if found.lastgroup else 0
-        applied = _apply(text, found.start(), first, grammar)
+    size = len(text)
+    line_start = True
+    while place < size:
+        token = _TOKEN.match(text, place)
+        sort = _SORTS[token.lastindex or 0] if token else "s"
+        applied = _apply(text, place, grammar.buckets["l"], grammar.wording) if line_start else None
+        applied = applied or _apply(text, place, grammar.buckets[sort], grammar.wording)
         if applied is None:
-            place = max(found.start() + 1, place + 1)
+            line_start = line_start and sort == "w"
+            place = token.end() if token else place + 1
             continue
         rule, end, spoken = applied
-        draft.copy(copied, text[copied : found.start()])
+        draft.copy(copied, text[copied:place])
         if spoken.strip():
-            draft.say(found.start(), end, spoken)
+            draft.say(place, end, spoken)
         else:
-            draft.hush(found.start(), end, space=bool(spoken), pause=rule.pause)
+            draft.hush(place, end, space=bool(spoken), pause=rule.pause)
+        line_start = text[end - 1] in "\n\r" or "l" in rule.starts or "\n" in text[place:end]
         copied = place = end
     draft.copy(copied, text[copied:])
 
 
-def _apply(text: str, at: int, first: int, grammar: _Grammar) -> tuple[Rule, int, str] | None:
-    """The first rule from `first` on that applies at the place, where its match ends, and what it says."""
-    for rule, pattern in grammar.rules[first:]:
+def _apply(text: str, at: int, bucket: _Bucket, words: Wording) -> tuple[Rule, int, str] | None:
+    """The bucket's first rule that applies at the place, where its match ends, and what it says."""
+    found = bucket.any_rule.match(text, at)
+    if found is None or not found.lastgroup:
+        return None
+    for rule, pattern in bucket.rules[int(found.lastgroup[1:]) :]:
         found = pattern.match(text, at)
         if found is not None and found.end() > at:
-            spoken = rule.say(found, grammar.wording)
+            spoken = rule.say(found, words)
             if spoken is not None:
                 return rule, found.end(), spoken
     return None
-
-
-_SPACES = (
-    Rule("line_break", r"\s*[\n\r\u2028\u2029]\s*", lambda m, w: "", "."),
-    Rule("spaces", r"\s{2,}", lambda m, w: " "),
-)

@@ -18,18 +18,27 @@ _DAYS = {
     "mon": "Monday", "tue": "Tuesday", "tues": "Tuesday", "wed": "Wednesday", "thu": "Thursday", "thur": "Thursday",
     "thurs": "Thursday", "fri": "Friday", "sat": "Saturday", "sun": "Sunday",
 }  # fmt: skip
-_MONTH = r"(?:Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sept?(?:ember)?|Oct(?:ober)?|Nov(?:ember)?|Dec(?:ember)?)"  # noqa: E501
+_MONTH = (
+    r"(?:Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sept?(?:ember)?|Oct(?:ober)?|"
+    r"Nov(?:ember)?|Dec(?:ember)?)"
+)
 _ROMAN = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 _NUMBERED = re.compile(
     r"(?i:\b(?:code|pin|number|order|ticket|account|acct|ending in|extension|ext\.?|zip|confirmation|id|flight|"
     r"reference|booking|reservation|passcode|password|serial|case|room|suite|box))(?: is| was|:|#| no\.)? ?$"
 )
-_SHOUTED = frozenset(
-    "STOP YES NO NOT NEVER ALWAYS MUST NOW FREE NEW ONLY ALL PLEASE IMPORTANT WARNING DO DONT AND OR THE YOU YOUR THIS "
-    "THAT VERY START HELP CANCEL WAIT READY SALE LAST CHANCE URGENT NOTE ATTENTION ANY BEFORE AFTER".split()
-)
 _FRACTIONS = {2: "half", 3: "third", 4: "quarter", 5: "fifth", 6: "sixth", 8: "eighth", 10: "tenth", 16: "sixteenth"}
-_VULGAR = {"½": (1, 2), "⅓": (1, 3), "⅔": (2, 3), "¼": (1, 4), "¾": (3, 4), "⅛": (1, 8), "⅜": (3, 8), "⅝": (5, 8), "⅞": (7, 8)}
+_VULGAR = {
+    "½": (1, 2),
+    "⅓": (1, 3),
+    "⅔": (2, 3),
+    "¼": (1, 4),
+    "¾": (3, 4),
+    "⅛": (1, 8),
+    "⅜": (3, 8),
+    "⅝": (5, 8),
+    "⅞": (7, 8),
+}
 _PER = {
     "mo": "month", "yr": "year", "hr": "hour", "min": "minute", "sec": "second", "wk": "week", "d": "day", "h": "hour",
     "s": "second", "pp": "person",
@@ -108,6 +117,10 @@ def _say_clock(m: re.Match[str], w: Wording) -> str | None:
     return f"{cardinal(hour)} {'oh ' if minute < 10 else ''}{cardinal(minute)}"
 
 
+def _say_ratio(m: re.Match[str], w: Wording) -> str | None:
+    return f"{cardinal(int(m.group(1)))} to {cardinal(int(m.group(2)))}"
+
+
 def _say_duration(m: re.Match[str], w: Wording) -> str | None:
     names = ("hour", "minute", "second")
     parts = [
@@ -126,11 +139,20 @@ def _say_half_day(m: re.Match[str], w: Wording) -> str | None:
 
 def _say_range(m: re.Match[str], w: Wording) -> str | None:
     first, last = m.group(1), m.group(2)
-    low, high = w.parse(first), w.parse(last)
-    if low[0] is None or high[0] is None or first[0] == "0" != first or (last[0] == "0" and "." not in last):
+    if (
+        w.parse(first)[0] is None
+        or w.parse(last)[0] is None
+        or first[0] == "0" != first
+        or (last[0] == "0" and "." not in last)
+    ):
         return None
-    if "–" not in m.group() and (len(first) > 4 or (len(first) == 3 and len(last) == 4) or low >= high):
+    if "–" not in m.group() and (len(first) > 4 or (len(first) == 3 and len(last) == 4)):
         return None
+    unit = w.units.get(m.group(3) or "")
+    if m.group(3) and unit is None:
+        return None
+    if unit is not None:
+        return f"{w.number(first)} to {w.number(last)} {w.counted(unit, last)}"
     if _is_year(first) and _is_year(last):
         return f"{year(int(first))} to {year(int(last))}"
     return f"{w.number(first)} to {w.number(last)}"
@@ -220,9 +242,9 @@ def _say_roman(m: re.Match[str], w: Wording) -> str | None:
     value = sum(-v if v < n else v for v, n in zip(values, [*values[1:], 0], strict=True))
     if not before or _to_roman(value) != m.group():
         return None
-    if before[0] in str(w.speech.get("regnal", "")).split():
+    if before[0] in w.listed("regnal"):
         return f"the {ordinal(value).capitalize()}"
-    counted = before[0].lower() in str(w.speech.get("numeral_nouns", "")).split()
+    counted = before[0].lower() in w.listed("numeral_nouns")
     return cardinal(value) if counted or (len(m.group()) > 1 and before[0][0].isupper()) else None
 
 
@@ -237,12 +259,12 @@ def _to_roman(value: int) -> str:
 
 def _say_saint(m: re.Match[str], w: Wording) -> str | None:
     """St. and Dr. before a name are a saint and a doctor; after one, a street and a drive."""
-    before = m.string[: m.start()].split()[-1:]
-    after = m.string[m.end() :].lstrip()
-    titled = after[:1].isupper() and not (before and before[0][:1].isupper() and before[0][-1:].isalpha())
-    if m.group(1) == "St":
-        return ("Saint" if titled else "Street") + ("" if titled else _kept_stop(m))
-    return ("Doctor" if titled or not before else "Drive") + ("" if titled else _kept_stop(m))
+    words = m.string[: m.start()].split()
+    titled = m.string[m.end() :].lstrip()[:1].isupper()
+    if m.group(1) == "Dr":
+        return "Doctor" if titled or not words else "Drive" + _kept_stop(m)
+    named = len(words) > 1 and words[-1][:1].isupper() and words[-1][-1:].isalpha()
+    return "Saint" if titled and not named else "Street" + _kept_stop(m)
 
 
 def _say_hashtag(m: re.Match[str], w: Wording) -> str | None:
@@ -257,7 +279,8 @@ def _say_mention(m: re.Match[str], w: Wording) -> str | None:
 
 
 def _say_shout(m: re.Match[str], w: Wording) -> str | None:
-    return m.group().lower() if m.group() in _SHOUTED else None
+    """A common word in capitals is shouted; any other may be an acronym."""
+    return m.group().lower() if m.group().lower() in w.listed("shouted") else None
 
 
 def _say_per(m: re.Match[str], w: Wording) -> str | None:
@@ -304,41 +327,54 @@ def _say_marker(m: re.Match[str], w: Wording) -> str | None:
 
 _START = r"(?<![\w.,:/$€£-])"
 _END = r"(?![\w%:/]|[.,-]\d)"
+_DAY = r"(\d{1,2})(?:st|nd|rd|th)?"
+_MONTH_DAY = rf"\b({_MONTH})\.? {_DAY}(?:[ ]?[–-][ ]?{_DAY})?(?:,? (\d{{4}}))?(?![\w/:]|[.,]\d)"
+_PHONE = (
+    r"(?<![\w.-])(?:\+\d{1,3}[ .-]?)?(?:\(\d{3}\)|\d{3})[ .-]?\d{3}[.-]\d{4}(?![\w-])|"
+    r"(?<![\w.-])\d{3}[-.]\d{4}(?![\w-])"
+)
+_ID = r"(?<![\w$€£.-])(?=[A-Z\d.-]*\d)(?=[\d.-]*[A-Z])(?=[A-Z\d.-]{2,})[A-Z\d]+(?:[-.][A-Z\d]+)*(?![\w-])"
+_RANGE = rf"{_START}({NUMBER})[ ]?[–-][ ]?({NUMBER})"
+_RANGE_END = r"(?![\w:/-]|\.\d)"
+_PER_UNIT = r"(?<=\d)/(mo|yr|hr|min|sec|wk|d|h|s|pp|month|year|hour|day|week|night|person|minute|second)\b\.?"
+_TO = r"(?<=[\w.%])[ ]?–[ ]?(?=[$€£\d])|(?<=[\d%])-(?=[$€£])|(?<=%)-(?=\d)|(?<=[a-z])–(?=[A-Z])"
 
 ENGLISH: tuple[Rule, ...] = (
-    Rule("marker", r"^[ \t]*\(?(\d{1,2})[.)][ \t]+(?=\S)", _say_marker),
-    Rule("iso_date", rf"{_START}(\d{{4}})-(\d{{2}})-(\d{{2}})(?![\w-])", _say_iso_date),
-    Rule("slash_date", rf"{_START}(\d{{1,2}})/(\d{{1,2}})/(\d{{4}}|\d{{2}})(?![\w/])", _say_slash_date),
-    Rule("month_day", rf"\b({_MONTH})\.? (\d{{1,2}})(?:st|nd|rd|th)?(?:[ ]?[–-][ ]?(\d{{1,2}})(?:st|nd|rd|th)?)?(?:,? (\d{{4}}))?(?![\w/:]|[.,]\d)", _say_month_day),
-    Rule("short_month", r"\b(Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)\.(?!\w)", _say_short_month),
-    Rule("short_day", r"\b(Mon|Tues?|Wed|Thu(?:rs?)?|Fri|Sat|Sun)\.(?!\w)", _say_short_day),
-    Rule("duration", r"(?<![\w:.])(\d{1,2}):(\d{2}):(\d{2})(?![\w:])", _say_duration),
-    Rule("clock", r"(?<![\w:.])(\d{1,2}):(\d{2})(?!\d|:\d)", _say_clock),
-    Rule("half_day", r"(?<![\w:.])(\d{1,2})(am|pm|AM|PM)\b", _say_half_day),
-    Rule("us_phone", r"(?<![\w.-])(?:\+\d{1,3}[ .-]?)?(?:\(\d{3}\)|\d{3})[ .-]?\d{3}[.-]\d{4}(?![\w-])|(?<![\w.-])\d{3}[-.]\d{4}(?![\w-])", _say_us_phone),
-    Rule("spelled_digits", r"(?<![\w-])\d(?:-\d){2,}(?![\w-])", _say_spelled_digits),
-    Rule("version", r"(?<![\w.])(v(?:er(?:sion)?)?\.? ?)?(\d+(?:\.\d+){2,})(?![\w]|\.\d)", _say_version),
-    Rule("v_number", r"(?<![\w.])(v)(\d+(?:\.\d+)?)(?![\w]|\.\d)", _say_version),
-    Rule("vulgar", r"(?:(?<![\w.,])(\d+) ?)?([½⅓⅔¼¾⅛⅜⅝⅞])", _say_vulgar),
-    Rule("fraction", r"(?<![\w.,/$-])(?:(\d+) )?(\d{1,3})/(\d{1,3})(?![\w/])", _say_fraction),
-    Rule("ordinal", r"(?<![\w.,])(\d+)(?:st|nd|rd|th)\b", lambda m, w: ordinal(int(m.group(1)))),
-    Rule("id", r"(?<![\w$€£.-])(?=[A-Z\d.-]*\d)(?=[\d.-]*[A-Z])(?=[A-Z\d.-]{2,})[A-Z\d]+(?:[-.][A-Z\d]+)*(?![\w-])", _say_id),
-    Rule("range", rf"{_START}({NUMBER})[ ]?[–-][ ]?({NUMBER})(?![\w:/-]|\.\d)", _say_range),
-    Rule("year", rf"{_START}(1[1-9]\d{{2}}|20\d{{2}})(s)?{_END}", _say_year),
-    Rule("code_number", rf"{_START}\d{{3,}}{_END}", _say_code_number),
-    Rule("per", r"(?<=\d)/(mo|yr|hr|min|sec|wk|d|h|s|pp|month|year|hour|day|week|night|person|minute|second)\b\.?", _say_per),
-    Rule("roman", r"(?<=[A-Za-z] )[IVXL]{1,7}\b(?!['’.])|(?<=[A-Za-z] )[IVXL]{2,7}(?=\.\s|\.$)", _say_roman),
-    Rule("saint", r"\b(St|Dr)\.(?!\w)", _say_saint),
-    Rule("number_sign", r"\bNo\.(?= ?\d)|\bno\.(?= ?\d)", _say_number_sign),
-    Rule("hashtag", r"(?<![\w&])#(\w+)", _say_hashtag),
-    Rule("mention", r"(?<![\w@])@([A-Za-z]\w*)", _say_mention),
-    Rule("to", r"(?<=[\w.])[ ]?–[ ]?(?=[$€£\d])|(?<=[a-z])–(?=[A-Z])", _say_to),
-    Rule("or", r"(?<=[a-z]{2})/(?=[a-z]{2})", _say_or),
-    Rule("and", r"(?<=[A-Z])&(?=[A-Z])|(?<=\s)&(?=\s)", _say_and),
-    Rule("minus", r"(?<![\w)])[-−](?=[\d$€£])", _say_minus),
-    Rule("times", r"(?<=\d)[ ]?[*×][ ]?(?=\d)", _say_times),
-    Rule("about", r"(?<!\w)[~≈] ?(?=[\d$€£])", _say_about),
-    Rule("bare_decimal", r"(?<![\w.])\.(\d+)\b", _say_bare_decimal),
-    Rule("shout", r"\b[A-Z]{2,9}\b", _say_shout),
+    Rule("marker", "l", r"^[ \t]*\(?(\d{1,2})[.)][ \t]+(?=\S)", _say_marker),
+    Rule("iso_date", "d", rf"{_START}(\d{{4}})-(\d{{2}})-(\d{{2}})(?![\w-])", _say_iso_date),
+    Rule("slash_date", "d", rf"{_START}(\d{{1,2}})/(\d{{1,2}})/(\d{{4}}|\d{{2}})(?![\w/])", _say_slash_date),
+    Rule("month_day", "a", _MONTH_DAY, _say_month_day),
+    Rule("short_month", "a", r"\b(Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)\.(?!\w)", _say_short_month),
+    Rule("short_day", "a", r"\b(Mon|Tues?|Wed|Thu(?:rs?)?|Fri|Sat|Sun)\.(?!\w)", _say_short_day),
+    Rule("duration", "d", r"(?<![\w:.])(\d{1,2}):(\d{2}):(\d{2})(?![\w:])", _say_duration),
+    Rule("clock", "d", r"(?<![\w:.])(\d{1,2}):(\d{2})(?!\d|:\d)", _say_clock),
+    Rule("ratio", "d", r"(?<![\w:.])(\d{1,4}):(\d{1,4})(?![\w:])", _say_ratio),
+    Rule("half_day", "d", r"(?<![\w:.])(\d{1,2})(am|pm|AM|PM)\b", _say_half_day),
+    Rule("us_phone", "ds", _PHONE, _say_us_phone),
+    Rule("spelled_digits", "d", r"(?<![\w-])\d(?:-\d){2,}(?![\w-])", _say_spelled_digits),
+    Rule("version", "da", r"(?<![\w.])(v(?:er(?:sion)?)?\.? ?)?(\d+(?:\.\d+){2,})(?![\w]|\.\d)", _say_version),
+    Rule("v_number", "a", r"(?<![\w.])(v)(\d+(?:\.\d+)?)(?![\w]|\.\d)", _say_version),
+    Rule("vulgar", "da", r"(?:(?<![\w.,])(\d+) ?)?([½⅓⅔¼¾⅛⅜⅝⅞])", _say_vulgar),
+    Rule("fraction", "d", r"(?<![\w.,/$-])(?:(\d+) )?(\d{1,3})/(\d{1,3})(?![\w/])", _say_fraction),
+    Rule("ordinal", "d", r"(?<![\w.,])(\d+)(?:st|nd|rd|th)\b", lambda m, w: ordinal(int(m.group(1)))),
+    Rule("id", "da", _ID, _say_id),
+    Rule("range", "d", rf"{_RANGE}(?:[ ]?(km/h|[A-Za-zµ]{{1,5}}|°[CF]))?{_RANGE_END}", _say_range),
+    Rule("bare_range", "d", rf"{_RANGE}(){_RANGE_END}", _say_range),
+    Rule("year", "d", rf"{_START}(1[1-9]\d{{2}}|20\d{{2}})(s)?{_END}", _say_year),
+    Rule("code_number", "d", rf"{_START}\d{{3,}}{_END}", _say_code_number),
+    Rule("per", "s", _PER_UNIT, _say_per),
+    Rule("roman", "a", r"(?<=[A-Za-z] )[IVXL]{1,7}\b(?!['’.])|(?<=[A-Za-z] )[IVXL]{2,7}(?=\.\s|\.$)", _say_roman),
+    Rule("saint", "a", r"\b(St|Dr)\.(?!\w)", _say_saint),
+    Rule("number_sign", "a", r"\bNo\.(?= ?\d)|\bno\.(?= ?\d)", _say_number_sign),
+    Rule("hashtag", "s", r"(?<![\w&])#(\w+)", _say_hashtag),
+    Rule("mention", "s", r"(?<![\w@])@([A-Za-z]\w*)", _say_mention),
+    Rule("to", "ws", _TO, _say_to),
+    Rule("or", "s", r"(?<=[a-z]{2})/(?=[a-z]{2})", _say_or),
+    Rule("and", "s", r"(?<=[A-Z])&(?=[A-Z])|(?<=\s)&(?=\s)", _say_and),
+    Rule("minus", "s", r"(?<![\w)])[-−](?=[\d$€£])", _say_minus),
+    Rule("times", "ws", r"(?<=\d)[ ]?[*×][ ]?(?=\d)", _say_times),
+    Rule("about", "s", r"(?<!\w)[~≈] ?(?=[\d$€£])", _say_about),
+    Rule("bare_decimal", "s", r"(?<![\w.])\.(\d+)\b", _say_bare_decimal),
+    Rule("shout", "a", r"\b[A-Z]{2,9}\b", _say_shout),
 )  # fmt: skip
 """Before the amounts and numbers of every language."""

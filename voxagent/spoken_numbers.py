@@ -13,6 +13,10 @@ from typing import Any
 from voxagent.lexicon import lexicon
 
 _HAN = "零一二三四五六七八九"
+_TURKISH = re.compile(  # written as one word by num2words; the longer of two words that begin alike comes first
+    "sıfır|birinci|bir|ikinci|iki|üçüncü|üç|dördüncü|dört|beşinci|beş|altmış|altıncı|altı|yedinci|yedi|sekizinci|"
+    "sekiz|dokuzuncu|dokuz|onuncu|on|yirminci|yirmi|otuz|kırk|elli|yetmiş|seksen|doksan|yüz|milyon|milyar|bin"
+)
 _LONGEST = 21  # digits; a longer number is read digit by digit
 
 
@@ -43,6 +47,10 @@ def _by_table(value: int, language: str, to: str) -> str:
         return str(value)
     if language == "en":
         return words.replace(",", "").replace(" and ", " ")
+    if language == "tr":
+        return " ".join(_TURKISH.findall(words)) or words
+    if language == "ar":
+        return words.replace(" و ", " و")
     return words
 
 
@@ -102,6 +110,7 @@ class Wording:
         speech: Mapping[str, Any] = self.lexicon.speech
         self.speech = speech
         self.known = bool(speech)
+        self._lists = {key: frozenset(value.split()) for key, value in speech.items() if isinstance(value, str)}
         self.decimal: str = speech.get("decimal", ".")
         self.joint = "" if language in ("zh", "ja", "th") else " "
         self.words: Mapping[str, str] = speech.get("words", {})
@@ -112,6 +121,10 @@ class Wording:
     def word(self, key: str) -> str:
         """A sign's name, e.g. ``percent``; empty when the language's table lacks it."""
         return self.words.get(key, "")
+
+    def listed(self, key: str) -> frozenset[str]:
+        """A list of words in the language's table."""
+        return self._lists.get(key, frozenset())
 
     def parse(self, text: str) -> tuple[int | None, str]:
         """Whole part and decimals of a written number; the whole part is None when it is not a number."""

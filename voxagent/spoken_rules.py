@@ -1,4 +1,4 @@
-"""What the normaliser recognises in any language: markup, addresses, money, units, percentages, numbers.
+"""What the normaliser recognises in any language: addresses, money, units, percentages, numbers.
 
 A rule is a pattern and a function from its match to spoken text. Rules are tried in order at each place; the tables
 they draw on are the lexicon's. Pure.
@@ -22,55 +22,42 @@ class Rule:
 
     Attributes:
         name: An identifier.
+        starts: What it may start with: ``l`` the start of a line, ``a`` a word, ``d`` a digit, ``w`` whitespace,
+            ``s`` any other sign. A word or a number is tried at its first character only.
         pattern: Regular expression without named groups.
         say: Its spoken form.
         pause: Mark to say in place of a silent match.
     """
 
     name: str
+    starts: str
     pattern: str
     say: Say
     pause: str = ""
 
 
-def _silent(m: re.Match[str], w: Wording) -> str | None:
+def silent(m: re.Match[str], w: Wording) -> str | None:
+    """Says nothing."""
     return ""
 
 
+UNSPACED = (
+    "\u0e01-\u0e3a\u0e40-\u0e4e\u3005-\u3007\u3041-\u30ff\u3400-\u9fff\uac00-\ud7af"
+    "\uff21-\uff3a\uff41-\uff5a\uff66-\uff9f"
+)
+"""Scripts whose letters may stand right beside a number or a foreign word: Thai, Chinese, Japanese, Korean."""
+_W = rf"(?:(?![{UNSPACED}])\w)"
+_FREE = rf"(?<![.,])(?<![^\W{UNSPACED}])"
 EMOJI = (
     r"(?:[\U0001F000-\U0001FAFF☀-➿⬅-⭕⌚⌛⏩-⏺▪-◾〰〽㊗㊙™©®]|[0-9#*]\ufe0f?\u20e3)"
     r"[\ufe0e\ufe0f\u20e3\u200d\U0001F3FB-\U0001F3FF\U000E0020-\U000E007F]*"
 )
-_FENCE = r"^[ \t>]*```[\s\S]*?(?:^[ \t>]*```[^\n]*$|\Z)"
-
-MARKUP: tuple[Rule, ...] = (
-    Rule("think", r"<(?:think|thinking|thought|reasoning)\b[^>]*>[\s\S]*?(?:</(?:think|thinking|thought|reasoning)>|\Z)", _silent),
-    Rule("fence", _FENCE, _silent, "."),
-    Rule("comment", r"<!--[\s\S]*?-->", _silent),
-    Rule("tag", r"</?[A-Za-z][^<>\n]{0,300}>", _silent),
-    Rule("rule_line", r"^[ \t]*(?:-[ \t]*){3,}$|^[ \t]*(?:\*[ \t]*){3,}$|^[ \t]*(?:_[ \t]*){3,}$|^[ \t]*={3,}$", _silent, "."),
-    Rule("table_line", r"^[ \t]*\|?[ \t:]*-{2,}[ \t:|-]*$", _silent, "."),
-    Rule("heading", r"^[ \t]{0,3}#{1,6}[ \t]+", _silent, "."),
-    Rule("quote_mark", r"^[ \t]*(?:>[ \t]?)+", _silent),
-    Rule("bullet", r"^[ \t]*[-*+•◦‣·▪][ \t]+(?:\[[ xX]\][ \t]+)?", _silent),
-    Rule("image", r"!\[(?=[^\]\n]*\]\()", _silent),
-    Rule("link", r"\[(?=[^\]\n]*\]\()", _silent),
-    Rule("link_end", r"(?<=\S)\]\([^)\s]*(?:[ \t]\"[^\"\n]*\")?\)", _silent),
-    Rule("footnote", r"(?<=\S)\[(?:\d{1,3}|\^\w+)\]", _silent),
-    Rule("cell_edge", r"^[ \t]*\|[ \t]*|[ \t]*\|[ \t]*$", _silent),
-    Rule("cell", r"(?<!\|)[ \t]+\|[ \t]+(?:\|[ \t]+)*", _silent, ","),
-    Rule("strong", r"(?<![\w*])\*{1,3}(?=[^\s*])|(?<=[^\s*])\*{1,3}(?![\w*])|(?<=\W)\*{2,3}(?=\w)|(?<=\w)\*{2,3}(?=\w)", _silent),
-    Rule("under", r"(?<![\w])_{1,3}(?=[^\s_])|(?<=[^\s_])_{1,3}(?!\w)", _silent),
-    Rule("strike", r"~~", _silent),
-    Rule("code", r"`+", _silent),
-    Rule("smile", r"(?<!\S)[:;]-?[)(DPp](?!\w)", _silent),
-    Rule("unprintable", r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\ufffd\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufe0e\ufe0f]+", _silent),
-)  # fmt: skip
-
-# --- addresses ---
-
-_TLD = "com|org|net|edu|gov|io|co|uk|de|fr|es|it|nl|pl|pt|ru|tr|vn|th|jp|kr|cn|in|eu|app|dev|ai|info|biz|me|tv|us|ca|au|br|example"
+_TLD = (
+    "com|org|net|edu|gov|io|co|uk|de|fr|es|it|nl|pl|pt|ru|tr|vn|th|jp|kr|cn|in|eu|app|dev|ai|info|biz|me|tv|us|ca|au|"
+    "br|example"
+)
 _HOST = rf"(?:[A-Za-z0-9](?:[A-Za-z0-9-]{{0,61}}[A-Za-z0-9])?\.)+(?:{_TLD}|test|local|[a-z]{{3,18}}(?=/))"
+_URL_REST = r"[^\s<>\"'`)\]]*[^\s<>\"'`)\].,;:!?。，]"
 _PATH = r"(?:/[^\s<>\"'`)\]]*[^\s<>\"'`)\].,;:!?。，])?"
 
 
@@ -114,11 +101,24 @@ def _say_email(m: re.Match[str], w: Wording) -> str | None:
     return w.joint.join((_spell_host(local, w), w.word("@"), _spell_host(host, w)))
 
 
-# --- amounts ---
-
 _GROUPED = r"\d{1,3}(?:[,.'’   ]\d{3})+(?!\d)"
 NUMBER = rf"(?:{_GROUPED}(?:[.,]\d+)?|\d+(?:[.,]\d+)?)"
-_SCALE = {"k": 1, "K": 1, "m": 2, "M": 2, "mn": 2, "mm": 2, "MM": 2, "b": 3, "B": 3, "bn": 3, "Bn": 3, "t": 4, "T": 4, "tn": 4}
+_SCALE = {
+    "k": 1,
+    "K": 1,
+    "m": 2,
+    "M": 2,
+    "mn": 2,
+    "mm": 2,
+    "MM": 2,
+    "b": 3,
+    "B": 3,
+    "bn": 3,
+    "Bn": 3,
+    "t": 4,
+    "T": 4,
+    "tn": 4,
+}
 _SCALE_WORD = r"(?:thousand|million|billion|trillion)"
 
 
@@ -126,16 +126,26 @@ def _amount(number: str, forms: str, w: Wording) -> str:
     """Money: units and hundredths, or a plain decimal when the decimals are not hundredths."""
     names = forms.split("|")
     whole, fraction = w.parse(number)
-    major, minor = "|".join(names[:-2] or names), "|".join(names[-2:]) if len(names) > 2 else ""
+    major, minor = ("|".join(names[:2]), "|".join(names[2:])) if len(names) == 4 else (forms, "")
     if not fraction or not fraction.strip("0"):
         text = str(whole)
         return w.join(cardinal(whole or 0, w.language), w.counted(major, text))
+    if len(names) == 4 and w.language == "zh":
+        return _chinese_amount(whole or 0, fraction, names)
     if len(fraction) != 2 or not minor:
         return w.join(w.number(number), w.counted(major, number))
     cents = w.join(cardinal(int(fraction), w.language), w.counted(minor, str(int(fraction))))
     if not whole:
         return cents
     return w.join(cardinal(whole, w.language), w.counted(major, str(whole)), w.word("money_and"), cents)
+
+
+def _chinese_amount(whole: int, fraction: str, names: list[str]) -> str:
+    """Yuan, jiao and fen, each with its own digit."""
+    tenths, hundredths = int(fraction[0]), int(fraction[1:2] or "0")
+    spoken = cardinal(whole, "zh") + names[0] if whole else ""
+    spoken += cardinal(tenths, "zh") + names[2] if tenths else ""
+    return spoken + (cardinal(hundredths, "zh") + names[3] if hundredths else "")
 
 
 def _say_money_before(m: re.Match[str], w: Wording) -> str | None:
@@ -170,9 +180,14 @@ def _say_percent(m: re.Match[str], w: Wording) -> str | None:
 
 def _say_unit(m: re.Match[str], w: Wording) -> str | None:
     forms = w.units.get(m.group(2))
-    if forms is None or w.parse(m.group(1))[0] is None:
+    dated = m.group(2) == "г" and m.string[m.end() :].startswith(".")  # Russian: a year, not grams
+    if forms is None or w.parse(m.group(1))[0] is None or dated:
         return None
     return w.join(w.number(m.group(1)), w.counted(forms, m.group(1)))
+
+
+def _say_bare_percent(m: re.Match[str], w: Wording) -> str | None:
+    return f"{w.joint}{w.counted(w.word('percent'), '2')}" if w.word("percent") else None
 
 
 def _say_number(m: re.Match[str], w: Wording) -> str | None:
@@ -216,8 +231,21 @@ def _say_sign(m: re.Match[str], w: Wording) -> str | None:
     return w.word(m.group().strip()) or None
 
 
-def _say_ordinal(m: re.Match[str], w: Wording) -> str | None:
-    return ordinal(int(m.group(1)), w.language) if w.known else None
+def _say_dot_ordinal(m: re.Match[str], w: Wording) -> str | None:
+    """ "3. Mai": an ordinal; German bends it after "am" and the like."""
+    if not w.lexicon.dot_ordinals or not m.string[: m.start()].strip():
+        return None
+    before = m.string[: m.start()].split()[-1].lower()
+    bent = w.language == "de" and before in ("am", "dem", "den", "zum", "vom", "im", "bis", "ab")
+    return ordinal(int(m.group(1)), w.language) + ("n" if bent else "")
+
+
+def _say_clock_time(m: re.Match[str], w: Wording) -> str | None:
+    hour, minute = int(m.group(1)), int(m.group(2) or m.group(3))
+    if not w.known or hour > 24 or minute > 59:
+        return None
+    spoken_minute = cardinal(minute, w.language) if minute else ""
+    return w.join(cardinal(hour, w.language), w.word("hour"), spoken_minute)
 
 
 def _say_emoji(m: re.Match[str], w: Wording) -> str | None:
@@ -226,37 +254,39 @@ def _say_emoji(m: re.Match[str], w: Wording) -> str | None:
     return ""
 
 
-def _say_cue(m: re.Match[str], w: Wording) -> str | None:
-    return "" if m.group()[1:-1] in _CUES else None
-
-
-_CUES = frozenset(
-    "pause long pause short pause sigh sighs laugh laughs laughing laughter chuckle chuckles breath breathes "
-    "inhale exhale whisper whispers gasp gasps clears throat silence beat".split()
-) | {"long pause", "short pause", "clears throat"}
 _CURRENCY = r"US\$|A\$|C\$|NZ\$|HK\$|R\$|[$€£¥￥₹₩₽₺₫฿]|CHF|EUR|USD|GBP|JPY|CAD|AUD|PLN|TRY"
 _CURRENCY_AFTER = r"[€$£¥₹₩₽₺₫฿đ円元원]|EUR|USD|GBP|CHF|TL|zł|руб\.?|kr\.?"
-_TAIL = r"(?![\w])(?!\.\d)(?!,\d)"
-_GROUP_SPACE = r"(?<![\w.,+-])"
+
+_SCALED = rf"(?:[ \u00a0]?(bn|Bn|mn|tn|mm|MM|[kKmMbBtT])(?![\w])|[ \u00a0]({_SCALE_WORD})\b)?"
+_PHONE = r"(?:\+\d{1,3}[ .-]?)?(?:\(\d{1,5}\)[ .-]?)?\d{2,5}(?:[ -]\d{2,5}){1,5}"
+_CLOCK = r"(\d{1,2})(?::(\d{2})(?: ?(?:Uhr|uur))?|\.(\d{2}) (?:Uhr|uur))(?![:.]?\d)"
+_UNIT = r"(°[CF]|km/h|m/s|[A-Za-zµμ]{1,5}²?|[Ѐ-ӿ]{1,4}|[\u0900-\u097f]{1,6}|°)"
+_UNIT_STOP = r"(?:\.(?=[,;]|\s+[a-z\d(]))?"  # the full stop of an abbreviated unit, unless it may end the sentence
+_ABBREVIATION = (
+    r"(?<![\w.\u0900-\u097f])(?:[^\W\d_]|[\u0900-\u097f]){1,6}(?:\.[^\W\d_]{1,3})*\.(?!\w)|"
+    r"(?<![\w.])(?:Mme|Mlle|Mr|Mrs|Dr|[^\W\d_]{2,5}\.[^\W\d_]{2,3})(?![\w.])"
+)
 
 ADDRESSES: tuple[Rule, ...] = (
-    Rule("email", rf"[A-Za-z0-9._%+-]+@{_HOST}(?![\w])", _say_email),
-    Rule("url", rf"(?:https?|ftp|wss?)://[^\s<>\"'`)\]]*[^\s<>\"'`)\].,;:!?。，]|(?<![\w@.])www\.[^\s<>\"'`)\]]*[^\s<>\"'`)\].,;:!?。，]", _say_url),
-    Rule("domain", rf"(?<![\w@.-]){_HOST}(?![\w@-]){_PATH}", _say_url),
-    Rule("cue", r"\[[a-z]+(?: [a-z]+)?\](?!\()", _say_cue),
-    Rule("emoji", rf"(?:{EMOJI})+", _say_emoji),
+    Rule("email", "das", rf"[A-Za-z0-9._%+-]+@{_HOST}(?![A-Za-z0-9_])", _say_email),
+    Rule("url", "a", rf"(?:(?:https?|ftp|wss?)://|(?<![\w@.])www\.){_URL_REST}", _say_url),
+    Rule("domain", "da", rf"(?<![A-Za-z0-9_@.-]){_HOST}(?![A-Za-z0-9_@-]){_PATH}", _say_url),
+    Rule("emoji", "sda", rf"(?:{EMOJI})+", _say_emoji),
 )  # fmt: skip
-"""For every language."""
+"""Before all amounts: the digits in an address are its own."""
 
 AMOUNTS: tuple[Rule, ...] = (
-    Rule("money", rf"({_CURRENCY})[ \u00a0]?({NUMBER})(?:[ \u00a0]?(bn|Bn|mn|tn|mm|MM|[kKmMbBtT])(?![\w])|[ \u00a0]({_SCALE_WORD})\b)?(?!\d)", _say_money_before),
-    Rule("money_after", rf"(?<![\w.,])({NUMBER})[ \u00a0\u202f]?({_CURRENCY_AFTER})(?![A-Za-z])", _say_money_after),
-    Rule("percent", rf"(?<![\w.,])({NUMBER})[ \u00a0\u202f]?[%％]", _say_percent),
-    Rule("phone", rf"{_GROUP_SPACE}(?:\+\d{{1,3}}[ .-]?)?(?:\(\d{{1,5}}\)[ .-]?)?\d{{2,5}}(?:[ -]\d{{2,5}}){{1,5}}(?![\w-])", _say_phone),
-    Rule("unit", rf"(?<![\w.,])({NUMBER})[ \u00a0\u202f]?(°[CF]|km/h|m/s|[A-Za-zµμ]{{1,5}}²?|[Ѐ-ӿ]{{1,4}}|[\u0900-\u097f]{{1,6}}|°)(?![\w/])", _say_unit),
-    Rule("zeros", r"(?<![\w.,])0\d+(?![\w]|[.,]\d)", _say_digit_run),
-    Rule("number", rf"(?<![\w.,/:-]){NUMBER}(?![\w/:]|[.,-]\d)", _say_number),
-    Rule("abbreviation", r"(?<![\w.])[^\W\d_]{1,6}(?:\.[^\W\d_]{1,3})*\.(?!\w)|(?<![\w.])(?:Mme|Mlle|Mr|Mrs|Dr)\b", _say_abbreviation),
-    Rule("sign", r"(?<=\s)[&+=×÷@](?=\s)", _say_sign),
+    Rule("money", "as", rf"({_CURRENCY})[ \u00a0]?({NUMBER}){_SCALED}(?!\d)", _say_money_before),
+    Rule("money_after", "d", rf"{_FREE}({NUMBER})[ \u00a0\u202f]?({_CURRENCY_AFTER})(?![A-Za-z])", _say_money_after),
+    Rule("percent", "d", rf"{_FREE}({NUMBER})[ \u00a0\u202f]?[%％]", _say_percent),
+    Rule("phone", "ds", rf"(?<![+-]){_FREE}{_PHONE}(?!{_W}|-)", _say_phone),
+    Rule("clock_time", "d", _FREE + _CLOCK, _say_clock_time),
+    Rule("dot_ordinal", "d", rf"{_FREE}(\d{{1,2}})\.(?= [^\W\d_])", _say_dot_ordinal),
+    Rule("unit", "d", rf"{_FREE}({NUMBER})[ \u00a0\u202f]?{_UNIT}(?!{_W}|/){_UNIT_STOP}", _say_unit),
+    Rule("zeros", "d", rf"{_FREE}0\d+(?!{_W}|[.,]\d)", _say_digit_run),
+    Rule("number", "d", rf"(?<![/:-]){_FREE}{NUMBER}(?!{_W}|[/:]|[.,-]\d)", _say_number),
+    Rule("abbreviation", "a", _ABBREVIATION, _say_abbreviation),
+    Rule("bare_percent", "s", r"(?<=\d)[%％]", _say_bare_percent),
+    Rule("sign", "s", r"(?<=\s)[&+=×÷@](?=\s)", _say_sign),
 )  # fmt: skip
 """For every language."""

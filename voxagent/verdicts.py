@@ -97,7 +97,8 @@ def safe_when_stalled(mark: Mark, lex: Lexicon) -> bool:
     """Whether a mark with nothing after it may be taken for an end when the text stalls."""
     if mark.kind is Kind.STOP:
         word = _last_word(mark.text)
-        return bool(_PLAIN.match(word)) and not _known(word.casefold(), lex) and not lex.stop_is_abbreviation
+        spelled_out = len(word) > 1 and word.replace("'", "").isalpha() and not _known(word.casefold(), lex)
+        return spelled_out and not lex.stop_is_abbreviation
     return mark.kind in (Kind.END, Kind.FULL_STOP, Kind.ELLIPSIS)
 
 

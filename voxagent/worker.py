@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeVar
 from voxagent.errors import ModelError
 from voxagent.model import LatentModel, SpeechOptions
 from voxagent.phrases import Phrase
-from voxagent.speakable import speakable
+from voxagent.speakable import prepare, speakable
 from voxagent.stepper import Command, Outcome, Stepper
 
 Load = Callable[[], LatentModel[Any]]
@@ -255,6 +255,7 @@ def _load_stepper(
     load: Load, settings: EngineSettings, clock: Callable[[], float] = time.perf_counter
 ) -> tuple[Stepper | None, Exception | None]:
     try:
+        prepare(None)
         model = load()
         if settings.warm_up:
             _warm_up(model, settings.warm_up)
