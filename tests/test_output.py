@@ -22,10 +22,15 @@ def said(engine, text=TEXT, **options):
     return session
 
 
-async def pull_all(output, limit=2000):
-    """Pulls until idle, giving the engine time to keep up."""
+async def pull_all(output, *sessions, limit=2000):
+    """Pulls until idle. Waits for the engine where sessions are given, so that no load makes an underrun."""
+
+    def ready():
+        return all(s.state.over or s.stats.made_samples - s.stats.heard_samples > 4000 for s in sessions)
+
     frames = []
     while not output.idle and len(frames) < limit:
+        await eventually(ready)
         frames.append(output.pull())
         await asyncio.sleep(0.001)
     return frames
@@ -41,7 +46,7 @@ async def test_every_sample_of_a_turn_is_handed_over_once():
         session = said(engine, seed=1)
         output.play(session)
         await eventually(lambda: session.stats.made_samples > 8000)
-        pcm = speech(await pull_all(output))
+        pcm = speech(await pull_all(output, session))
         assert np.array_equal(pcm[: len(pcm)], encode(1, 0, session.stats.made_samples))
         assert session.stats.heard_samples == session.stats.made_samples
         assert session.transcript().heard == TEXT
@@ -55,7 +60,7 @@ async def test_turns_play_one_after_another():
         output.play(first)
         output.play(second)
         await eventually(lambda: first.stats.made_samples > 8000)
-        pcm = speech(await pull_all(output))
+        pcm = speech(await pull_all(output, first, second))
         wanted = [encode(seed, 0, s.stats.made_samples) for seed, s in ((1, first), (2, second))]
         assert np.array_equal(pcm, np.concatenate(wanted))
 
@@ -67,7 +72,7 @@ async def test_another_rate_hears_the_turn_to_its_last_word(rate):
         session = said(engine)
         output.play(session)
         await eventually(lambda: session.stats.made_samples > 8000)
-        pcm = speech(await pull_all(output))
+        pcm = speech(await pull_all(output, session))
         assert len(pcm) == pytest.approx(session.stats.made_samples * rate / 16000, abs=2)
         assert session.transcript().heard == TEXT
 
@@ -88,7 +93,7 @@ async def test_an_interrupt_ends_all_turns_and_nothing_of_them_comes_after():
         output.play(following)
         await eventually(lambda: following.stats.made_samples > 6000)
         output.pull()  # The fade.
-        frames = await pull_all(output)
+        frames = await pull_all(output, following)
         assert set(places(speech(frames))[1].tolist()) == {3}
         assert [s.state.value for s in sessions] == ["interrupted", "interrupted"]
         await asyncio.gather(*(s.released() for s in sessions))
@@ -118,7 +123,7 @@ async def test_an_llm_that_stalls_is_no_underrun():
         session = engine.open()
         output.play(session)
         session.push_text("Hello there my friend. ")
-        await eventually(lambda: session.starved or session.stats.made_samples > 5000)
+        await eventually(lambda: session.state.value == "waiting" or session.stats.made_samples > 5000)
         for _ in range(400):
             output.pull()
             await asyncio.sleep(0.001)
@@ -146,3 +151,43 @@ def test_a_paced_device_pulls_at_absolute_due_times():
             assert np.array_equal(device.pcm[: session.stats.made_samples], encode(2, 0, session.stats.made_samples))
 
     run_virtual(main())
+
+
+async def test_only_what_was_pulled_counts_as_heard():
+    async with fake_engine() as (engine, _):
+        output = VoiceOutput(16000)
+        session = said(engine)
+        output.play(session)
+        await eventually(lambda: session.stats.made_samples > 8000)
+        output.pull()
+        assert output.interrupt().samples == 320
+        assert session.transcript().heard == ""
+
+
+@pytest.mark.parametrize("rate", [8000, 16000, 48000])
+async def test_an_interrupt_in_an_llm_stall_keeps_the_last_word(rate):
+    async with fake_engine() as (engine, _):
+        output = VoiceOutput(rate)
+        session = engine.open()
+        output.play(session)
+        session.push_text("Hello there my friend. ")
+        for _ in range(400):
+            output.pull()
+            await asyncio.sleep(0.001)
+        output.interrupt()
+        assert session.transcript().heard == "Hello there my friend."
+
+
+async def test_a_pause_of_the_session_is_no_underrun():
+    async with fake_engine() as (engine, _):
+        output = VoiceOutput(16000)
+        session = said(engine, seed=1)
+        output.play(session)
+        await eventually(lambda: session.stats.made_samples > 8000)
+        frames = [output.pull() for _ in range(5)]
+        session.pause()
+        frames += [output.pull() for _ in range(50)]
+        session.resume()
+        frames += await pull_all(output, session)
+        assert len(speech(frames)) == session.stats.made_samples
+        assert output.playout.stats.underruns == 0

@@ -72,7 +72,8 @@ def test_an_interrupt_fades_within_10_ms_and_then_is_silent():
 def test_audio_of_an_old_turn_is_refused_and_counted():
     p = playout()
     old = p.begin()
-    p.push(encode(0, 0, FRAME), old)
+    p.push(encode(0, 0, 2 * FRAME), old)
+    p.pull()
     p.interrupt()
     assert not p.push(encode(0, FRAME, 500), old)
     new = p.begin()
@@ -206,3 +207,27 @@ def test_any_order_of_calls_keeps_the_books(calls):
 def test_a_bad_configuration_is_refused(rate, options, cure):
     with pytest.raises(ValueError, match=cure):
         Playout(rate, **options)
+
+
+def test_an_interrupt_while_nothing_sounds_is_silent():
+    never_pulled, resumed = playout(), playout()
+    never_pulled.push(tone(), never_pulled.begin())
+    resumed.push(tone(), resumed.begin())
+    pulled(resumed, 3)
+    resumed.pause()
+    pulled(resumed, 2)
+    resumed.resume()
+    for p in (never_pulled, resumed):
+        p.interrupt()
+        assert not pulled(p, 3).any()
+
+
+def test_a_duck_ends_with_its_turn():
+    p = playout()
+    p.push(tone(), p.begin())
+    p.duck(-20)
+    pulled(p, 3)
+    p.interrupt()
+    pulled(p, 2)
+    p.push(tone(), p.begin())
+    assert np.array_equal(p.pull().pcm, tone()[:FRAME])

@@ -27,7 +27,7 @@ from voxagent.models import model_load
 from voxagent.pcm import to_int16
 from voxagent.player import Player
 from voxagent.say import Said, Saying, say
-from voxagent.turn import AudioChunk
+from voxagent.session import AudioChunk
 from voxagent.voices import installed_voices
 
 app = typer.Typer(
@@ -91,11 +91,15 @@ def say_command(
             options=SpeechOptions(language, speed),
             seed=seed,
         )
+        # Before a word is spoken: a long text must not be lost to a missing folder.
+        player = Player.find() if play else None
+        if out is not None:
+            _check_folder(out)
         said = asyncio.run(_say(console, model, option_pairs(option or []), saying))
         if out is not None:
             write_wav(out, said.pcm, said.sample_rate)
-        if play:
-            Player.find().play(said.pcm, said.sample_rate)
+        if player is not None:
+            player.play(said.pcm, said.sample_rate)
     except (ValueError, VoxagentError, OSError) as error:
         raise fail(str(error)) from error
     if said.error is not None:
@@ -150,10 +154,13 @@ def _show(console: Console, said: Said, out: Path | None) -> None:
     console.print(table)
 
 
-def write_wav(path: Path, pcm: Pcm, sample_rate: int) -> None:
-    """Writes mono 16-bit PCM."""
+def _check_folder(path: Path) -> None:
     if not path.parent.is_dir():
         raise ValueError(f"cannot write {path}: the folder {path.parent} does not exist, make it first")
+
+
+def write_wav(path: Path, pcm: Pcm, sample_rate: int) -> None:
+    """Writes mono 16-bit PCM."""
     with wave.open(str(path), "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)

@@ -7,8 +7,10 @@ pulled if the loop was late.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -74,8 +76,9 @@ class PacedDevice:
 
     def first_audible_s(self, after_s: float = 0.0) -> float | None:
         """When the first audible sample of speech at or after a moment sounded; a fade is no speech."""
-        for frame in self.played:
-            if frame.at_s + len(frame.pcm) / self._rate < after_s or not frame.speech_samples:
+        first = bisect_left(self.played, after_s, key=lambda frame: frame.at_s + len(frame.pcm) / self._rate)
+        for frame in islice(self.played, first, None):
+            if not frame.speech_samples:
                 continue
             loud = np.flatnonzero(np.abs(frame.pcm) >= AUDIBLE)
             if len(loud):

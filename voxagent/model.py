@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -18,15 +17,6 @@ from voxagent.phrases import Phrase
 
 Pcm = NDArray[np.float32]
 """Mono PCM, float32 in [-1, 1], shape (samples,)."""
-
-
-class TextMode(Enum):
-    """How a model takes text."""
-
-    PHRASE = "phrase"
-    """A phrase at once; nothing is spoken before the whole phrase is known."""
-    WINDOW = "window"
-    """Text trickles in; a step may be starved until more arrives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +29,6 @@ class ModelSpec:
         chunk_samples: Most samples one step decodes to (about 160 ms).
         slots: Sessions that may be open at once.
         max_batch: Sessions one `LatentModel.step` may advance together.
-        text_mode: Whole phrases or windows of text.
         max_phrase_s: Longest phrase the model speaks well, seconds of speech.
         languages: BCP 47 primary tags it speaks; empty means any.
         clones: Takes a reference recording as a voice.
@@ -52,7 +41,6 @@ class ModelSpec:
     chunk_samples: int
     slots: int
     max_batch: int = 1
-    text_mode: TextMode = TextMode.PHRASE
     max_phrase_s: float = 8.0
     languages: tuple[str, ...] = ("en",)
     clones: bool = False
@@ -104,9 +92,9 @@ class Step:
     """What one step gave one slot.
 
     Attributes:
-        latents: For `LatentModel.decode`; None when the slot is starved or the phrase has no (more) audio.
+        latents: For `LatentModel.decode`; None only with `last`, when the phrase has no (more) audio.
         last: The phrase is complete with this step.
-        words: Word times of the phrase, on the first step that knows them.
+        words: Word times of the phrase, each on the first step that knows it, at the latest with its last sample.
         reason: Why the phrase ended when not by itself: ``cap``, ``repetition``, ``silence``.
     """
 
@@ -114,6 +102,10 @@ class Step:
     last: bool = False
     words: tuple[WordTime, ...] = ()
     reason: str = ""
+
+    def __post_init__(self) -> None:
+        if self.latents is None and not self.last:
+            raise ValueError("a step gives latents, or is the phrase's last")
 
 
 class Voice(Protocol):
@@ -158,18 +150,25 @@ class LatentModel(Protocol[SlotT]):
         """
         ...
 
-    def step(self, slots: Sequence[SlotT]) -> list[Step]:
-        """Advances each slot by one latent chunk. A slot alone gives what it gives in any batch."""
+    def step(self, slots: Sequence[SlotT]) -> Sequence[Step | Exception]:
+        """Advances each slot by one latent chunk. A slot alone gives what it gives in any batch.
+
+        An exception in place of a step ends that session alone; one that is raised ends every session of the call.
+        """
         ...
 
-    def decode(self, slots: Sequence[SlotT], latents: Sequence[Any]) -> list[Pcm]:
-        """Turns the latents of one step into PCM of at most `ModelSpec.chunk_samples` each. Stateful and exact."""
+    def decode(self, slots: Sequence[SlotT], latents: Sequence[Any]) -> Sequence[Pcm | Exception]:
+        """Turns the latents of one step into PCM of at most `ModelSpec.chunk_samples` each. Stateful and exact.
+
+        Exceptions count as in `step`.
+        """
         ...
 
     def cancel(self, slot: SlotT) -> None:
         """Makes a running call return early for this slot. Thread-safe, immediate, idempotent.
 
-        The running call may raise or return anything for the slot: the engine drops it and calls `close`.
+        The running call may raise or return anything for the slot: the engine drops it and calls `close`. A cancel
+        may come a moment after `close`, so a slot object must not be handed out again.
         """
         ...
 

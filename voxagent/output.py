@@ -6,26 +6,21 @@ Pure: driven by `pull` alone, so that a track, a phone leg, a sound card and a t
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from voxagent.model import Pcm
 from voxagent.pcm import Resampler
 from voxagent.playout import Frame, Playout
-from voxagent.session import Position
+from voxagent.session import AudioChunk, Position
 
-
-class _Chunk(Protocol):
-    @property
-    def pcm(self) -> Pcm: ...
-
-    @property
-    def sample_rate(self) -> int: ...
+OnChunk = Callable[[AudioChunk], None]
 
 
 class Speech(Protocol):
     """What an output needs of a session."""
 
-    def take(self) -> _Chunk | None: ...
+    def take(self) -> AudioChunk | None: ...
 
     @property
     def exhausted(self) -> bool: ...
@@ -49,16 +44,18 @@ class VoiceOutput:
 
     def __init__(self, sample_rate: int, frame_ms: int = 20, headroom_ms: float = 80.0) -> None:
         self.playout = Playout(sample_rate, frame_ms, headroom_ms)
-        self._turns: deque[Speech] = deque()
+        self._turns: deque[tuple[Speech, OnChunk | None]] = deque()
         self._turn: Speech | None = None
+        self._on_chunk: OnChunk | None = None
         self._generation = 0
         self._resampler: Resampler | None = None
         self._taken = 0
         self._drained = True
 
-    def play(self, turn: Speech) -> None:
-        """Plays the turn after those before it."""
-        self._turns.append(turn)
+    def play(self, turn: Speech, on_chunk: OnChunk | None = None) -> None:
+        """Plays the turn after those before it; `on_chunk` sees every chunk on its way into the playout."""
+        turn.heard(0)
+        self._turns.append((turn, on_chunk))
 
     @property
     def idle(self) -> bool:
@@ -78,7 +75,7 @@ class VoiceOutput:
     def interrupt(self) -> Position | None:
         """Ends the turn that plays and those that wait, with a fade; returns how far the first was heard."""
         self.playout.interrupt()
-        turns = [turn for turn in (self._turn, *self._turns) if turn is not None]
+        turns = [turn for turn in (self._turn, *(turn for turn, _ in self._turns)) if turn is not None]
         positions = [turn.interrupt() for turn in turns]
         self._turn, self._drained = None, True
         self._turns.clear()
@@ -88,31 +85,37 @@ class VoiceOutput:
 
     def _turn_position(self) -> int:
         """Samples of the turn handed over, at the session's own rate."""
-        if self._resampler is None or (self._drained and not self.playout.buffered_samples):
+        if self._resampler is None or (self._resampler.empty and not self.playout.buffered_samples):
             return self._taken
         scaled = self.playout.turn_samples * self._resampler.source_rate // self._resampler.target_rate
         return min(scaled, self._taken)
 
     def _fill(self) -> None:
         if self._turn is None and self._turns:
-            self._turn, self._drained, self._taken = self._turns.popleft(), False, 0
+            self._turn, self._on_chunk = self._turns.popleft()
+            self._drained, self._taken = False, 0
             self._generation = self.playout.begin()
         while self._turn is not None and not self._drained and self.playout.wants:
             chunk = self._turn.take()
             if chunk is not None:
                 self._taken += len(chunk.pcm)
                 self.playout.push(self._resampled(chunk), self._generation)
-            elif self._turn.exhausted:
-                if self._resampler is not None:
-                    self.playout.push(self._resampler.flush(), self._generation)
-                self.playout.finish()
-                self._drained = True
+                if self._on_chunk is not None:
+                    self._on_chunk(chunk)
+            elif self._turn.exhausted or self._turn.starved:
+                self._close_stretch()
+                self._drained = self._turn.exhausted
+                break
             else:
-                if self._turn.starved:
-                    self.playout.finish()  # Nothing is left to say for now: silence is no underrun.
                 break
 
-    def _resampled(self, chunk: _Chunk) -> Pcm:
+    def _close_stretch(self) -> None:
+        """Nothing more comes for now, and not for want of the model: silence is no underrun."""
+        if self._resampler is not None:
+            self.playout.push(self._resampler.flush(), self._generation)
+        self.playout.finish()
+
+    def _resampled(self, chunk: AudioChunk) -> Pcm:
         if self._resampler is None or self._resampler.source_rate != chunk.sample_rate:
             self._resampler = Resampler(chunk.sample_rate, self.playout.sample_rate)
         return self._resampler.push(chunk.pcm)

@@ -46,6 +46,11 @@ class Resampler:
         frame.sample_rate = self.source_rate
         return _join(self._graph.resample(frame))
 
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is held back."""
+        return self._graph is None
+
     def flush(self) -> Pcm:
         """Returns the held-back tail; the next `push` starts afresh."""
         if self._graph is None:

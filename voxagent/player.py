@@ -18,6 +18,10 @@ _PROGRAMS = (
 )
 
 
+PROGRAMS = tuple(name for name, _ in _PROGRAMS)
+"""What can play, best first."""
+
+
 @dataclass(frozen=True, slots=True)
 class Player:
     """A program that plays raw PCM from its standard input."""
@@ -35,8 +39,7 @@ class Player:
         for name, arguments in _PROGRAMS:
             if (path := shutil.which(name)) is not None:
                 return Player(path, arguments)
-        names = ", ".join(name for name, _ in _PROGRAMS)
-        raise ValueError(f"--play needs one of the programs {names}: install one, or use --out")
+        raise ValueError(f"--play needs one of the programs {', '.join(PROGRAMS)}: install one, or use --out")
 
     def play(self, pcm: Pcm, sample_rate: int) -> None:
         """Plays mono float32 PCM to its end.

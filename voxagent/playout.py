@@ -93,10 +93,14 @@ class Playout:
         )
 
     def begin(self) -> int:
-        """Announces a turn and returns its generation; audio of earlier generations is refused from now on."""
+        """Announces a turn and returns its generation.
+
+        Audio of earlier generations is refused from now on; a duck belongs to the turn it was meant for.
+        """
         self.generation += 1
         self.turn_samples = 0
         self._live = False
+        self._gain = self._target = 1.0
         return self.generation
 
     def push(self, pcm: Pcm, generation: int) -> bool:
@@ -122,7 +126,7 @@ class Playout:
             Samples of the turn that were handed over, the fade not counted.
         """
         position = self.turn_samples
-        if self._buffered and not self._paused:
+        if self._buffered and not self._paused and not self._silent:
             self._tail = self._faded(self._take(min(self._fade, self._buffered)) * self._gain)
         else:
             self._decay()

@@ -15,7 +15,8 @@ from voxagent.engine import Engine
 from voxagent.ledger import Heard
 from voxagent.model import Pcm, SpeechOptions
 from voxagent.output import VoiceOutput
-from voxagent.turn import AudioChunk, Session
+from voxagent.session import AudioChunk
+from voxagent.turn import Session
 
 DEVICE_RATE = 48000
 DEVICE_FRAME_MS = 10
@@ -41,36 +42,6 @@ class Saying:
     voice: str | None = None
     options: SpeechOptions = field(default_factory=SpeechOptions)
     seed: int | None = None
-
-
-class Tap:
-    """Stands between a session and an output, and keeps every chunk that passes."""
-
-    def __init__(self, session: Session, on_phrase: Callable[[AudioChunk], None] | None = None) -> None:
-        self.session = session
-        self.chunks: list[AudioChunk] = []
-        self._on_phrase = on_phrase
-        self.interrupt = session.interrupt
-        self.heard = session.heard
-
-    def take(self) -> AudioChunk | None:
-        """Passes the next chunk on."""
-        chunk = self.session.take()
-        if chunk is not None:
-            self.chunks.append(chunk)
-            if chunk.first and self._on_phrase is not None:
-                self._on_phrase(chunk)
-        return chunk
-
-    @property
-    def exhausted(self) -> bool:
-        """As the session's."""
-        return self.session.exhausted
-
-    @property
-    def starved(self) -> bool:
-        """As the session's."""
-        return self.session.starved
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +113,15 @@ async def _perform(
     on_phrase: Callable[[AudioChunk], None] | None,
 ) -> Said:
     output = VoiceOutput(DEVICE_RATE, DEVICE_FRAME_MS)
-    device, tap, clock = PacedDevice(output), Tap(session, on_phrase), _Clock()
-    output.play(tap)
+    device, clock = PacedDevice(output), _Clock()
+    chunks: list[AudioChunk] = []
+
+    def note(chunk: AudioChunk) -> None:
+        chunks.append(chunk)
+        if chunk.first and on_phrase is not None:
+            on_phrase(chunk)
+
+    output.play(session, note)
     busy_s = engine.stats.busy_s
     async with asyncio.TaskGroup() as group:
         group.create_task(device.run())
@@ -152,7 +130,7 @@ async def _perform(
         feeding.cancel()
         device.stop()
     await session.released()
-    figures = _speech_figures(tap.chunks, session.spec.sample_rate)
+    figures = _speech_figures(chunks, session.spec.sample_rate)
     audio_s = figures["audio_s"]
     figures["rtf"] = round((engine.stats.busy_s - busy_s) / audio_s, 4) if audio_s else None
     figures["underruns"] = output.playout.stats.underruns

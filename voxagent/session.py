@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from voxagent.errors import SessionStateError
+from voxagent.ledger import Word
+from voxagent.model import Pcm
+from voxagent.phrases import Phrase
 
 
 class SessionState(Enum):
@@ -90,6 +93,31 @@ def transition(state: SessionState, event: SessionEvent) -> SessionState:
         return TRANSITIONS[state, event]
     except KeyError:
         raise SessionStateError(f"a session that is {state.value} cannot take the event '{event.value}'") from None
+
+
+@dataclass(frozen=True, slots=True)
+class AudioChunk:
+    """One latent chunk's PCM.
+
+    Attributes:
+        pcm: Mono float32, shape (n,); may be empty on a phrase's last chunk.
+        sample_rate: Hz.
+        start_sample: Position of its first sample in the session's audio.
+        phrase: The phrase it speaks.
+        first: It is the phrase's first chunk.
+        last: It is the phrase's last chunk.
+        words: Words with their times, each on the first chunk that knows it.
+        reason: Why the model ended the phrase early, on its last chunk; empty when it did not.
+    """
+
+    pcm: Pcm
+    sample_rate: int
+    start_sample: int
+    phrase: Phrase
+    first: bool
+    last: bool
+    words: tuple[Word, ...]
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

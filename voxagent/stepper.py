@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -34,8 +35,7 @@ class Job:
     cancelled: bool = False
     played_samples: int = 0
     speaking: bool = False
-    resting: bool = False
-    voice: Voice | None = None
+    wake_at_samples: int | None = None
     slot: Any = None
     phrases: deque[Phrase] = field(default_factory=deque)
     current: Phrase | None = None
@@ -43,6 +43,7 @@ class Job:
     phrase_started: bool = False
     made_samples: int = 0
     input_ended: bool = False
+    finished: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +92,9 @@ class Chunk:
         job: Whose.
         pcm: Mono float32.
         phrase: Which phrase it belongs to.
-        first: It is the phrase's first; `words` are complete then.
+        first: It is the phrase's first.
         last: It is the phrase's last (and may be empty).
-        words: Word times of the phrase.
+        words: Word times of the phrase that became known.
         reason: Why the phrase ended when not by itself.
     """
 
@@ -126,7 +127,6 @@ class Released:
     """The acknowledgement of a cancel: the model is idle for this job and its slot is free."""
 
     job: Job
-    at_s: float
 
 
 Outcome = Chunk | Ended | Failed | Released
@@ -169,17 +169,17 @@ class Stepper:
         """Takes a command; `advance` does the work."""
         match command:
             case OpenSlot(job, voice):
-                if not job.cancelled:
-                    job.voice = voice
+                if not job.cancelled and not job.finished:
                     self._jobs[id(job)] = job
                     self._guarded(job, lambda: self._open(job, voice))
             case Feed(job, phrase):
                 job.phrases.append(phrase)
             case EndInput(job):
                 job.input_ended = True
+                self._finish_if_done(job)
             case Cancel(job):
                 self._release(job)
-                self._outcomes.append(Released(job, self._clock()))
+                self._outcomes.append(Released(job))
             case Wake():
                 pass
 
@@ -204,8 +204,9 @@ class Stepper:
         """Cuts the call in progress short, for a process that ends; from any thread."""
         for job in list(self._jobs.values()):
             job.cancelled = True
-            if job.slot is not None:
-                self.model.cancel(job.slot)
+            slot = job.slot
+            if slot is not None:
+                self.model.cancel(slot)
 
     def close(self) -> None:
         """Gives every slot back."""
@@ -222,15 +223,13 @@ class Stepper:
             job.current = job.phrases.popleft()
             job.ready = job.phrase_started = False
         if job.current is None:
-            if job.input_ended:
-                self._release(job)
-                self._outcomes.append(Ended(job))
             return None
-        # Set before `played_samples` is read, so that a reader who frees room after that sees it and wakes us.
-        job.resting = True
-        ahead_s = (job.made_samples - job.played_samples) / self.model.spec.sample_rate
+        rate = self.model.spec.sample_rate
+        # Set before `played_samples` is read, so that whoever plays on after that sees it and wakes us.
+        job.wake_at_samples = job.made_samples - int(self._bounds.max_ahead_s * rate) + 1
+        ahead_s = (job.made_samples - job.played_samples) / rate
         if ahead_s < self._bounds.max_ahead_s:
-            job.resting = False
+            job.wake_at_samples = None
         return Candidate(id(job), Need.STEP if job.ready else Need.PREFILL, ahead_s, job.speaking)
 
     def _prefill(self, job: Job) -> None:
@@ -238,44 +237,57 @@ class Stepper:
         job.ready = self.model.prefill(job.slot, job.current)
 
     def _step(self, jobs: Sequence[Job]) -> None:
-        stepped = self._together(jobs, lambda some: self.model.step([job.slot for job in some]))
+        stepped = self._together(jobs, lambda: self.model.step([job.slot for job in jobs]))
         self.steps += 1
-        latents = {id(job): step.latents for job, step in stepped}
-        sounding = [job for job, step in stepped if step.latents is not None]
+        sounding = [(job, step) for job, step in stepped if step.latents is not None]
+        latents = [step.latents for _, step in sounding]
         decoded = self._together(
-            sounding, lambda some: self.model.decode([j.slot for j in some], [latents[id(j)] for j in some])
+            [job for job, _ in sounding], lambda: self.model.decode([job.slot for job, _ in sounding], latents)
         )
         pcm = {id(job): samples for job, samples in decoded}
         for job, step in stepped:
             if step.latents is None or id(job) in pcm:
-                self._settle(job, step, pcm.get(id(job), _NOTHING))
+                samples = pcm.get(id(job), _NOTHING)
+                self._guarded(job, partial(self._settle, job, step, samples))
 
-    def _together(self, jobs: Sequence[Job], call: Callable[[Sequence[Job]], list[T]]) -> list[tuple[Job, T]]:
-        """Calls for all jobs at once; when that raises, for each alone, so that only the culprit fails."""
+    def _together(self, jobs: Sequence[Job], call: Callable[[], Sequence[T | Exception]]) -> list[tuple[Job, T]]:
+        """Makes one call for several jobs. Those that got an exception fail; all of them when it was raised."""
         if not jobs:
             return []
-        results: list[T] = []
-        error = self._call(lambda: results.extend(call(jobs)))
+        results: list[T | Exception] = []
+        error = self._call(lambda: results.extend(call()))
         if error is None and len(results) != len(jobs):
             error = ModelError(f"the model answered {len(results)} of {len(jobs)} sessions")
-        if error is None:
-            return list(zip(jobs, results, strict=True))
-        if len(jobs) == 1:
-            self._fail(jobs[0], error)
-            return []
-        return [pair for job in jobs for pair in self._together([job], call)]
+        if error is not None:
+            results = [error] * len(jobs)
+        answered: list[tuple[Job, T]] = []
+        for job, result in zip(jobs, results, strict=True):
+            if isinstance(result, Exception):
+                self._fail(job, result)
+            else:
+                answered.append((job, result))
+        return answered
 
     def _settle(self, job: Job, step: Step, pcm: Pcm) -> None:
         phrase = job.current
-        starved = step.latents is None and not step.last
-        if job.cancelled or phrase is None or starved:
+        if job.cancelled or phrase is None:
             return
+        if not np.isfinite(pcm).all():
+            raise ModelError("the model made samples that are no numbers: its weights or its input are damaged")
         job.made_samples += len(pcm)
         first = not job.phrase_started
         job.phrase_started = True
         self._outcomes.append(Chunk(job, pcm, phrase, first, step.last, step.words, step.reason))
         if step.last:
             job.current = None
+            self._finish_if_done(job)
+
+    def _finish_if_done(self, job: Job) -> None:
+        """Frees the slot with the last chunk, so that whoever is admitted because this one ended finds it free."""
+        if job.input_ended and job.current is None and not job.phrases and not job.finished:
+            job.finished = True
+            self._release(job)
+            self._outcomes.append(Ended(job))
 
     def _guarded(self, job: Job, call: Callable[[], None]) -> None:
         if (error := self._call(call)) is not None:
@@ -295,9 +307,8 @@ class Stepper:
     def _fail(self, job: Job, error: Exception) -> None:
         if job.cancelled:
             return  # A cancel may surface as an error of the call it cut short.
-        failure = error if isinstance(error, ModelError) else _described(error)
+        self._outcomes.append(Failed(job, error if isinstance(error, ModelError) else _described(error)))
         self._release(job)
-        self._outcomes.append(Failed(job, failure))
 
     def _release(self, job: Job) -> None:
         self._jobs.pop(id(job), None)

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import Any
 
 from voxagent.errors import ModelError, SessionStateError
 from voxagent.ledger import Heard, Ledger, Word
-from voxagent.model import ModelSpec, Pcm
+from voxagent.model import ModelSpec
 from voxagent.phrases import Phrase, PhraseSplitter, speech_seconds
-from voxagent.session import Position, SessionEvent, SessionState, transition
+from voxagent.session import AudioChunk, Position, SessionEvent, SessionState, transition
 from voxagent.stats import SessionStats
 from voxagent.stepper import Cancel, Chunk, Command, Ended, EndInput, Failed, Feed, Job, Outcome, Released, Wake
 
@@ -23,29 +23,15 @@ from voxagent.stepper import Cancel, Chunk, Command, Ended, EndInput, Failed, Fe
 _LOW_RUNWAY_S = 1.0
 # A timer that fires early must not spin.
 _MIN_TIMER_S = 0.02
+# Cutting text costs about 10 µs a character: a whole page at once would hold the event loop for a tenth of a second.
+_SLICE_CHARACTERS = 250
 
 
-@dataclass(frozen=True, slots=True)
-class AudioChunk:
-    """One latent chunk's PCM.
+class _Mark(Enum):
+    """What stands between pieces of text that wait to be cut."""
 
-    Attributes:
-        pcm: Mono float32, shape (n,); may be empty on a phrase's last chunk.
-        sample_rate: Hz.
-        start_sample: Position of its first sample in the session's audio.
-        phrase: The phrase it speaks.
-        first: It is the phrase's first chunk.
-        last: It is the phrase's last chunk.
-        words: The phrase's words with their times, on its first chunk.
-    """
-
-    pcm: Pcm
-    sample_rate: int
-    start_sample: int
-    phrase: Phrase
-    first: bool
-    last: bool
-    words: tuple[Word, ...]
+    FLUSH = "flush"
+    END = "end"
 
 
 class Session:
@@ -81,7 +67,11 @@ class Session:
         self._timer: asyncio.TimerHandle | None = None
         self._error: ModelError | None = None
         self._paused = self._paced = False
+        self._inbox: deque[str | _Mark] = deque()
+        self._input_closed = False
         self._sent: deque[float] = deque()
+        self._rest_s = 0.0
+        self._phrase_start = 0
         self._made = self._taken = self._played = self._wasted = self._peak_ahead = 0
         self._characters = self._phrases = self._chunk_count = 0
         self._reason = ""
@@ -100,32 +90,58 @@ class Session:
         Raises:
             SessionStateError: After `end_input`; open a new session for the next turn.
         """
-        if self._accepts("text") and delta:
+        self._check_open("text")
+        if delta and not self.state.over:
             if self._text_at_s is None:
                 self._text_at_s = self._loop.time()
             self._characters += len(delta)
-            self._submit(self._splitter.push(delta, self._loop.time()))
+            pieces = range(0, len(delta), _SLICE_CHARACTERS)
+            self._receive_text([delta[at : at + _SLICE_CHARACTERS] for at in pieces])
 
     def flush(self) -> None:
-        """Speaks what is pending now, without waiting for a phrase boundary. The turn goes on."""
-        if self._accepts("a flush"):
-            self._submit(self._splitter.flush(self._loop.time()))
+        """Speaks what is pending now, without waiting for a phrase boundary. The turn goes on.
+
+        Raises:
+            SessionStateError: After `end_input`.
+        """
+        self._check_open("a flush")
+        self._receive_text([_Mark.FLUSH])
 
     def end_input(self) -> None:
         """No more text: speaks the rest, then the turn ends. May be called twice."""
-        if self.state.over or self.state is SessionState.DRAINING:
-            return
-        self._submit(self._splitter.end(self._loop.time()))
-        self._disarm()
-        self._send(EndInput(self._job))
-        self._enter(SessionEvent.END_INPUT, "complete")
+        if not self._input_closed:
+            self._input_closed = True
+            self._receive_text([_Mark.END])
 
-    def _accepts(self, what: str) -> bool:
-        if self.state in (SessionState.INTERRUPTED, SessionState.FAILED):
-            return False
-        if self.state in (SessionState.DRAINING, SessionState.ENDED):
+    def _check_open(self, what: str) -> None:
+        if self._input_closed and self.state not in (SessionState.INTERRUPTED, SessionState.FAILED):
             raise SessionStateError(f"{what} after end_input: open a new session for the next turn")
-        return True
+
+    def _receive_text(self, pieces: Sequence[str | _Mark]) -> None:
+        """Cuts the first piece now, and the others one at a time, so that the event loop breathes in between."""
+        waiting = bool(self._inbox)
+        self._inbox.extend(pieces)
+        if not waiting:
+            self._cut_next()
+
+    def _cut_next(self) -> None:
+        if self.state.over:
+            self._inbox.clear()
+            return
+        now_s = self._loop.time()
+        match self._inbox[0]:
+            case _Mark.FLUSH:
+                self._submit(self._splitter.flush(now_s))
+            case _Mark.END:
+                self._submit(self._splitter.end(now_s))
+                self._disarm()
+                self._send(EndInput(self._job))
+                self._enter(SessionEvent.END_INPUT, "complete")
+            case str(text):
+                self._submit(self._splitter.push(text, now_s))
+        self._inbox.popleft()
+        if self._inbox:
+            self._loop.call_soon(self._cut_next)
 
     def _submit(self, phrases: list[Phrase]) -> None:
         for phrase in phrases:
@@ -138,11 +154,15 @@ class Session:
         self._arm()
 
     def _arm(self) -> None:
-        self._disarm()
+        """Sees to it that the splitter is asked in time. A timer that fires too early does no harm."""
         deadline_s = self._splitter.next_deadline_s
-        if deadline_s is not None and not self.state.over:
-            earliest_s = self._loop.time() + _MIN_TIMER_S
-            self._timer = self._loop.call_at(max(deadline_s, earliest_s), self._poll)
+        if deadline_s is None or self.state.over:
+            self._disarm()
+            return
+        due_s = max(deadline_s, self._loop.time() + _MIN_TIMER_S)
+        if self._timer is None or self._timer.when() > due_s:
+            self._disarm()
+            self._timer = self._loop.call_at(due_s, self._poll)
 
     def _disarm(self) -> None:
         if self._timer is not None:
@@ -150,13 +170,14 @@ class Session:
             self._timer = None
 
     def _poll(self) -> None:
+        self._disarm()
         if self.state in (SessionState.WAITING, SessionState.SPEAKING):
             self._submit(self._splitter.poll(self._loop.time(), self.runway_s))
 
     @property
     def runway_s(self) -> float:
         """Seconds of speech still to be played, phrases that wait for the model included (estimated)."""
-        unmade_s = sum(self._sent)
+        unmade_s = self._rest_s + sum(self._sent)
         return (self._made - self._played) / self.spec.sample_rate + unmade_s
 
     # --- audio out -----------------------------------------------------------------------------------------------
@@ -178,8 +199,8 @@ class Session:
 
     @property
     def starved(self) -> bool:
-        """Whether everything said so far was taken, and the next text has not come yet."""
-        return self.state is SessionState.WAITING and not self._chunks
+        """Whether there is nothing to take for reasons that are not the model's: no text yet, or a pause."""
+        return self._paused or (self.state is SessionState.WAITING and not self._chunks)
 
     def __aiter__(self) -> Session:
         return self
@@ -211,8 +232,14 @@ class Session:
             self._waiter.set_result(None)
 
     def heard(self, samples: int) -> None:
-        """Reports that the first `samples` of the session's audio were handed to the network or a device."""
+        """Reports that the first `samples` of the session's audio were handed to the network or a device.
+
+        From the first report on, taking no longer counts as hearing: a consumer that paces itself starts with 0.
+        What comes after an interruption is ignored, its books are closed.
+        """
         self._paced = True
+        if self.state is SessionState.INTERRUPTED:
+            return
         self._play(min(samples, self._made))
         if self.runway_s < _LOW_RUNWAY_S and self._splitter.pending:
             self._poll()
@@ -221,7 +248,8 @@ class Session:
         if samples > self._played:
             self._played = self._job.played_samples = samples
             self._job.speaking = True
-            if self._job.resting:
+            wake_at = self._job.wake_at_samples
+            if wake_at is not None and samples >= wake_at:
                 self._send(Wake())
 
     # --- control -------------------------------------------------------------------------------------------------
@@ -274,7 +302,8 @@ class Session:
     def transcript(self, position_samples: int | None = None) -> Heard:
         """Splits the written text into heard and unheard, at a position or at `position`."""
         at = self._played if position_samples is None else position_samples
-        return self._ledger.split(at, self._splitter.pending)
+        waiting = "".join(piece for piece in self._inbox if isinstance(piece, str))
+        return self._ledger.split(at, self._splitter.pending + waiting)
 
     @property
     def key(self) -> int:
@@ -333,6 +362,7 @@ class Session:
         """Ends the turn with an error; audio made before can still be taken."""
         if not self.state.over:
             self._error = error
+            self._job.cancelled = True
             self._disarm()
             self._enter(SessionEvent.FAIL, str(error))
 
@@ -352,20 +382,28 @@ class Session:
         self._enter(SessionEvent.CHUNK)
         if self._ttfb_ms is None and self._text_at_s is not None:
             self._ttfb_ms = 1000 * (self._loop.time() - self._text_at_s)
-        words: tuple[Word, ...] = ()
+        rate = self.spec.sample_rate
         if chunk.first:
-            self._sent.popleft()
-            words = self._ledger.begin(chunk.phrase, self._made, chunk.words)
+            self._rest_s = self._sent.popleft()
+            self._phrase_start = self._made
+        words = self._words_of(chunk)
         start, self._made = self._made, self._made + len(chunk.pcm)
+        self._rest_s = 0.0 if chunk.last else max(0.0, self._rest_s - len(chunk.pcm) / rate)
         self._chunk_count += 1
         self._peak_ahead = max(self._peak_ahead, self._made - self._played)
-        rate = self.spec.sample_rate
-        self._chunks.append(AudioChunk(chunk.pcm, rate, start, chunk.phrase, chunk.first, chunk.last, words))
+        self._chunks.append(
+            AudioChunk(chunk.pcm, rate, start, chunk.phrase, chunk.first, chunk.last, words, chunk.reason)
+        )
         if chunk.last:
-            self._ledger.finish(self._made)
+            self._ledger.finish(chunk.phrase, self._made)
             if not self._sent:
                 self._enter(SessionEvent.SPOKEN, "complete")
         self._wake()
+
+    def _words_of(self, chunk: Chunk) -> tuple[Word, ...]:
+        if self.spec.times_words:
+            return self._ledger.add(chunk.phrase, self._phrase_start, chunk.words)
+        return self._ledger.estimate(chunk.phrase, self._phrase_start) if chunk.first else ()
 
     def _enter(self, event: SessionEvent, reason: str = "") -> None:
         before, self.state = self.state, transition(self.state, event)

@@ -38,7 +38,7 @@ def installed_voices() -> list[VoiceInfo]:
     for point in sorted(entry_points(group="voxagent.voices"), key=lambda point: point.name):
         try:
             tell: Callable[[], Sequence[VoiceInfo]] = point.load()
+            voices.extend(tell())
         except ImportError:
             continue
-        voices.extend(tell())
     return voices

@@ -14,7 +14,7 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Protocol, TypeVar
 
 from voxagent.errors import ModelError
@@ -38,6 +38,7 @@ class EngineSettings:
             times over.
         step_timeout_s: A model call that takes longer counts as hung: its sessions fail, and the model is loaded
             afresh on a new thread.
+        load_timeout_s: Loading a model or a voice that takes longer counts as failed.
         max_restarts: After this many, the engine refuses new sessions.
         warm_up: Spoken silently once after loading, so that the first turn is as fast as the others; empty for none.
         threaded: False steps on the event loop itself, for tests under virtual time.
@@ -45,13 +46,14 @@ class EngineSettings:
 
     max_ahead_ms: float = 600.0
     step_timeout_s: float = 10.0
+    load_timeout_s: float = 120.0
     max_restarts: int = 3
     warm_up: str = "Ready when you are."
     threaded: bool = True
 
     def __post_init__(self) -> None:
-        for field in ("max_ahead_ms", "step_timeout_s"):
-            if getattr(self, field) <= 0:
+        for field in ("max_ahead_ms", "step_timeout_s", "load_timeout_s"):
+            if not getattr(self, field) > 0:
                 raise ValueError(f"EngineSettings.{field} must be positive, not {getattr(self, field)}")
 
 
@@ -83,6 +85,7 @@ class Worker(Protocol):
 
 
 Receive = Callable[[Worker, list[Outcome]], None]
+Died = Callable[[Worker, str], None]
 
 
 class _Stop:
@@ -96,19 +99,23 @@ class ThreadWorker:
     call, because an interpreter that goes away under a running model aborts.
     """
 
-    def __init__(self, load: Load, settings: EngineSettings, loop: asyncio.AbstractEventLoop, receive: Receive) -> None:
+    def __init__(
+        self, load: Load, settings: EngineSettings, loop: asyncio.AbstractEventLoop, receive: Receive, died: Died
+    ) -> None:
         self.stepper: Stepper | None = None
         self._load = load
         self._settings = settings
         self._loop = loop
         self._receive = receive
+        self._died = died
         self._commands: queue.SimpleQueue[Command | _Stop] = queue.SimpleQueue()
         self._abandoned = False
         self._finished = threading.Event()
 
     def start(self, loaded: Loaded) -> None:
+        _workers.add(self)
+        _watch_exit()
         threading.Thread(target=self._run, args=(loaded,), name="voxagent-engine", daemon=True).start()
-        _end_at_exit(self)
 
     def send(self, command: Command) -> None:
         self._commands.put(command)
@@ -128,12 +135,14 @@ class ThreadWorker:
         on_a_thread(self._loop, ended, lambda: self._finished.wait(timeout_s))
         await ended
 
-    def end(self, timeout_s: float) -> None:
-        """The same as `stop` for a process that ends: cuts the call in progress short."""
+    def end(self) -> None:
+        """The process ends: cuts the call in progress short, and does not wait."""
         if self.stepper is not None:
             self.stepper.cancel_all()
-        self._abandoned = True
-        self._commands.put(_Stop())
+        self.abandon()
+
+    def wait(self, timeout_s: float) -> None:
+        """Waits for the thread's end."""
         self._finished.wait(timeout_s)
 
     def _run(self, loaded: Loaded) -> None:
@@ -141,6 +150,10 @@ class ThreadWorker:
             stepper = self._loaded(loaded)
             if stepper is not None:
                 self._serve(stepper)
+        except BaseException as error:
+            # Not a failed call, which the stepper catches: the loop itself broke. Nobody may wait for this thread.
+            cause = f"the engine's thread ended: {type(error).__name__}: {error}"
+            self._post(lambda: self._died(self, cause))
         finally:
             self._finished.set()
 
@@ -185,12 +198,15 @@ class LoopWorker:
 
     stuck_s = 0.0
 
-    def __init__(self, load: Load, settings: EngineSettings, loop: asyncio.AbstractEventLoop, receive: Receive) -> None:
+    def __init__(
+        self, load: Load, settings: EngineSettings, loop: asyncio.AbstractEventLoop, receive: Receive, died: Died
+    ) -> None:
         self.stepper: Stepper | None = None
         self._load = load
         self._settings = settings
         self._loop = loop
         self._receive = receive
+        self._died = died
         self._scheduled = False
 
     def start(self, loaded: Loaded) -> None:
@@ -218,7 +234,11 @@ class LoopWorker:
         self._scheduled = False
         if self.stepper is None:
             return
-        outcomes, more = self.stepper.advance()
+        try:
+            outcomes, more = self.stepper.advance()
+        except Exception as error:
+            self._died(self, f"the engine's step broke: {type(error).__name__}: {error}")
+            return
         if more:
             self._schedule()
         if outcomes:
@@ -248,24 +268,29 @@ def on_a_thread(loop: asyncio.AbstractEventLoop, future: asyncio.Future[T], call
         except RuntimeError:
             return  # The loop is closed: nobody waits any more.
 
-    threading.Thread(target=run, name="voxagent-load", daemon=True).start()
+    thread = threading.Thread(target=run, name="voxagent-load", daemon=True)
+    _loading.add(thread)
+    _watch_exit()
+    thread.start()
 
 
 def _load_stepper(
     load: Load, settings: EngineSettings, clock: Callable[[], float] = time.perf_counter
 ) -> tuple[Stepper | None, Exception | None]:
     try:
-        prepare(None)
         model = load()
+        stepper = Stepper(model, settings.max_ahead_ms / 1000, clock)
+        for language in model.spec.languages or (None,):
+            prepare(language)
         if settings.warm_up:
             _warm_up(model, settings.warm_up)
     except (ValueError, ModelError) as error:
         return None, error
-    except Exception as error:
+    except BaseException as error:
         failure = ModelError(f"the model could not be loaded: {type(error).__name__}: {error}")
         failure.__cause__ = error
         return None, failure
-    return Stepper(model, settings.max_ahead_ms / 1000, clock), None
+    return stepper, None
 
 
 def _warm_up(model: LatentModel[Any], text: str) -> None:
@@ -277,7 +302,9 @@ def _warm_up(model: LatentModel[Any], text: str) -> None:
         last = False
         while not last:
             step = model.step([slot])[0]
-            last = step.last or step.latents is None
+            if isinstance(step, Exception):
+                raise step
+            last = step.last
             if step.latents is not None:
                 model.decode([slot], [step.latents])
     finally:
@@ -285,14 +312,23 @@ def _warm_up(model: LatentModel[Any], text: str) -> None:
 
 
 _workers: weakref.WeakSet[ThreadWorker] = weakref.WeakSet()
+_loading: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+_EXIT_S = 4.0
 
 
-def _end_at_exit(worker: ThreadWorker) -> None:
-    if not _workers:
-        atexit.register(_end_workers)
-    _workers.add(worker)
+@lru_cache(maxsize=1)
+def _watch_exit() -> None:
+    """Once a process: an interpreter that goes away under a running model or a load aborts."""
+    atexit.register(_end_threads)
 
 
-def _end_workers() -> None:
-    for worker in list(_workers):
-        worker.end(timeout_s=2.0)
+def _end_threads() -> None:
+    deadline_s = time.monotonic() + _EXIT_S
+    workers = list(_workers)
+    for worker in workers:
+        worker.end()
+    for worker in workers:
+        worker.wait(max(0.0, deadline_s - time.monotonic()))
+    for thread in list(_loading):
+        if thread.ident is not None:
+            thread.join(max(0.0, deadline_s - time.monotonic()))

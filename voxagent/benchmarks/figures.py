@@ -52,6 +52,7 @@ class LoopProbe:
     async def __aexit__(self, *_: object) -> None:
         assert self._task is not None
         self._task.cancel()
+        await asyncio.wait([self._task])
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
