@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from pipecat.clocks.base_clock import BaseClock
 from pipecat.frames.frames import (
     EndFrame,
@@ -26,7 +27,11 @@ from pipecat.processors.aggregators.llm_response_universal import LLMContextAggr
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.services.tts_service import TTSService
 from pipecat.workers.runner import WorkerRunner
-from voxagent_pipecat import BargeInGate, LoopbackTransport
+
+from tests.conftest import eventually, fake_engine
+from voxagent.engine import Engine
+from voxagent.fake import FakeModel, FakeScript, places
+from voxagent_pipecat import BargeInGate, LoopbackTransport, VoxAgentTTSService
 
 
 class LoopClock(BaseClock):
@@ -72,8 +77,8 @@ class Tap(FrameProcessor):
             self.frames.append((asyncio.get_running_loop().time(), frame))
         await self.push_frame(frame, direction)
 
-    def of(self, *kinds: type[Frame]) -> list[Any]:
-        return [frame for _, frame in self.frames if isinstance(frame, kinds)]
+    def of(self, *kinds: type[Frame], exact: bool = False) -> list[Any]:
+        return [frame for _, frame in self.frames if (type(frame) in kinds if exact else isinstance(frame, kinds))]
 
     def at(self, kind: type[Frame]) -> list[float]:
         return [at_s for at_s, frame in self.frames if isinstance(frame, kind)]
@@ -90,6 +95,7 @@ class Call:
     spoken: Tap
     played: Tap
     context: LLMContext
+    began_s: float
     spoken_turns: list[Any] = field(default_factory=list)
 
     async def send(self, *frames: Frame) -> None:
@@ -115,10 +121,13 @@ class Call:
         messages = [dict(message) for message in self.context.messages]
         return [str(m["content"]) for m in messages if m.get("role") == "assistant"]
 
+    def gone_quiet(self, for_s: float = 2.0) -> bool:
+        """Whether nothing has sounded for a while."""
+        stamps = self.transport.stamps
+        return asyncio.get_running_loop().time() > (stamps[-1].end_s if stamps else self.began_s) + for_s
+
     async def until(self, condition: Callable[[], Any], timeout_s: float = 10.0) -> None:
-        async with asyncio.timeout(timeout_s):
-            while not condition():
-                await asyncio.sleep(0.005)
+        await eventually(condition, timeout_s)
 
     async def until_seen(self, kind: type[Frame], count: int = 1, timeout_s: float = 10.0) -> None:
         await self.until(lambda: len(self.played.of(kind)) >= count, timeout_s)
@@ -147,9 +156,7 @@ async def call(
         transport.input(), pair.user(), head, *before_tts, tts, spoken, *before_output,
         *([door] if gate else []), transport.output(), played, *after_output, pair.assistant(),
     ]  # fmt: skip
-    params = PipelineParams(
-        audio_out_sample_rate=sample_rate, enable_metrics=metrics, enable_usage_metrics=metrics
-    )
+    params = PipelineParams(audio_out_sample_rate=sample_rate, enable_metrics=metrics, enable_usage_metrics=metrics)
     worker = PipelineWorker(
         Pipeline(parts), params=params, enable_rtvi=False, idle_timeout_secs=None, clock=clock,
         cancel_on_idle_timeout=False,
@@ -157,17 +164,19 @@ async def call(
     runner = WorkerRunner(handle_sigint=False)
     await runner.add_workers(worker)
     running = asyncio.create_task(runner.run())
+    finished = False
     try:
         async with asyncio.timeout(30.0):
             await head.ready.wait()
-        held = Call(worker, transport, door, head, spoken, played, context)
+        held = Call(worker, transport, door, head, spoken, played, context, asyncio.get_running_loop().time())
         if "on_turn_spoken" in tts._event_handlers:
             tts.add_event_handler("on_turn_spoken", lambda _, *event: held.spoken_turns.append(event))
         yield held
+        finished = end
         if end:
             await worker.queue_frame(EndFrame())
     finally:
-        if not end:
+        if not finished:
             await worker.cancel()
         async with asyncio.timeout(30.0):
             await running
@@ -176,3 +185,49 @@ async def call(
 def interruption_time(tap: Tap) -> float:
     """When the last interruption passed the tap."""
     return tap.at(InterruptionFrame)[-1]
+
+
+@dataclass
+class FakeCall:
+    """A call whose voice is the fake model, under virtual time."""
+
+    call: Call
+    tts: VoxAgentTTSService
+    engine: Engine
+    model: FakeModel
+
+
+@asynccontextmanager
+async def fake_call(
+    script: FakeScript | None = None,
+    *,
+    model: FakeModel | None = None,
+    engine_settings: dict[str, Any] | None = None,
+    tts_options: dict[str, Any] | None = None,
+    **options: Any,
+) -> AsyncIterator[FakeCall]:
+    """A call with 40 characters a second; checks at its end that nothing of it is left in the engine."""
+    script = script or FakeScript(samples_per_character=400)
+    settings = {"threaded": False, **(engine_settings or {})}
+    async with fake_engine(script, model=model, **settings) as (engine, fake):
+        tts = VoxAgentTTSService("fake", engine=engine, **(tts_options or {}))
+        options.setdefault("clock", LoopClock())
+        options.setdefault("sample_rate", 16000)
+        async with call(tts, **options) as running:
+            yield FakeCall(running, tts, engine, fake)
+        await eventually(lambda: engine.stats.slots_taken == 0, 30.0)
+        assert (engine.stats.sessions, engine.stats.queued_phrases) == (0, 0)
+        assert fake.open_slots == 0
+
+
+def whole(pcm: Any, turns: int = 1) -> bool:
+    """Whether fake audio at the model's own rate is `turns` turns, each from its start, with no sample missing."""
+    at, _ = places(pcm.astype(np.float32) / 32768)
+    starts = np.flatnonzero(np.diff(at, prepend=-2) % 8000 != 1)
+    return len(starts) <= turns and all(at[start] == 0 for start in starts)
+
+
+def kinds(frames: Sequence[Frame], *wanted: type[Frame]) -> list[str]:
+    """Names of the wanted frames' classes in order, runs of one class once."""
+    names = [type(frame).__name__ for frame in frames if isinstance(frame, wanted)]
+    return [name for i, name in enumerate(names) if i == 0 or name != names[i - 1]]

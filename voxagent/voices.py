@@ -18,6 +18,7 @@ class VoiceInfo:
         sample_rate: Hz.
         licence: Of the voice, in a few words.
         path: Where it lies; empty when it has no file.
+        speakers: Names of its speakers, each a `--voice` of its own; empty when it has one.
     """
 
     model: str
@@ -26,8 +27,9 @@ class VoiceInfo:
     sample_rate: int
     licence: str
     path: str = ""
+    speakers: tuple[str, ...] = ()
 
-    def as_dict(self) -> dict[str, str | int]:
+    def as_dict(self) -> dict[str, object]:
         """For JSON."""
         return asdict(self)
 

@@ -62,10 +62,10 @@ class _Watched:
     def spec(self) -> ModelSpec:
         return self._model.spec
 
-    def step(self, slots: Sequence[Any]) -> list[Step]:
+    def step(self, slots: Sequence[Any]) -> Sequence[Step | Exception]:
         return self._model.step(slots)
 
-    def decode(self, slots: Sequence[Any], latents: Sequence[Any]) -> list[Pcm]:
+    def decode(self, slots: Sequence[Any], latents: Sequence[Any]) -> Sequence[Pcm | Exception]:
         started_s = monotonic()
         pcm = self._model.decode(slots, latents)
         self._record.chunks.append((started_s, monotonic()))

@@ -1,6 +1,6 @@
-"""Piper voices for voxagent: onnxruntime on a graph cut at its seams, so that speech starts before it is all decoded."""
+"""Piper voices for voxagent, run by onnxruntime on a graph cut at its seams so that speech starts early."""
 
-from voxagent_piper.model import PiperModel, PiperOptions, create
-from voxagent_piper.voices import VoiceInfo, installed_voices
+from voxagent_piper.model import PiperModel, PiperOptions, PiperSlot, PiperVoice, create
+from voxagent_piper.voices import installed_voices
 
-__all__ = ["PiperModel", "PiperOptions", "VoiceInfo", "create", "installed_voices"]
+__all__ = ["PiperModel", "PiperOptions", "PiperSlot", "PiperVoice", "create", "installed_voices"]

@@ -23,9 +23,9 @@ from voxagent_piper.layout import Crop, Layout, Reach, Stencil
 from voxagent_piper.voices import VoiceFile
 
 ENV_CACHE = "VOXAGENT_CACHE"
-_FORMAT = 3  # Raise when cut.py changes what it writes.
+_FORMAT = 4  # Raise when cut.py changes what it writes.
 _PARTS = ("front", "flow", "decoder")
-_MANIFEST = "parts.json"
+_MANIFEST = "manifest"
 
 _log = logging.getLogger(__name__)
 
@@ -85,8 +85,8 @@ def _write(voice: VoiceFile, entry: Path) -> CutVoice:
         for part, blob in blobs.items():
             (temporary / f"{part}.onnx").write_bytes(blob)
         sums = {part: [len(blob), zlib.crc32(blob)] for part, blob in blobs.items()}
-        manifest = {"format": _FORMAT, "sha256": voice.sha256, "layout": asdict(layout), "parts": sums}
-        (temporary / _MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        body = json.dumps({"format": _FORMAT, "layout": asdict(layout), "parts": sums})
+        (temporary / _MANIFEST).write_text(f"{zlib.crc32(body.encode())}\n{body}\n", encoding="utf-8")
         if entry.exists():
             _log.warning("The cached voice %s is damaged and is replaced", entry)
             shutil.rmtree(entry)
@@ -99,8 +99,9 @@ def _write(voice: VoiceFile, entry: Path) -> CutVoice:
 def _read(entry: Path) -> CutVoice | None:
     """The entry, or None when it is absent, of another format, or damaged. Checking takes about 25 ms."""
     try:
-        manifest = json.loads((entry / _MANIFEST).read_bytes())
-        if manifest["format"] != _FORMAT:
+        check, body = (entry / _MANIFEST).read_bytes().splitlines()
+        manifest = json.loads(body)
+        if int(check) != zlib.crc32(body) or manifest["format"] != _FORMAT:
             return None
         for part in _PARTS:
             blob = (entry / f"{part}.onnx").read_bytes()

@@ -6,12 +6,14 @@ English by the small `espeak-english` package; every other language by the espea
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from voxagent_piper.g2p import Token, Word
 
 _LANGUAGE_SWITCH = re.compile(r"\([a-z-]+\)")
 _MOST_JOINED = 4
+_KEPT_WORDS = 20_000
 
 
 class EspeakG2P:
@@ -27,6 +29,11 @@ class EspeakG2P:
             ValueError: No espeak-ng is installed for it; the message says what to install.
         """
         self._ipa = _backend(voice)
+        self._alone: dict[str, str] = {}
+        try:
+            self._ipa("a")
+        except RuntimeError as error:
+            raise ValueError(f"espeak-ng does not speak {voice!r}: {error}. Use another voice file") from error
 
     def __call__(self, tokens: Sequence[Token]) -> list[Word]:
         words: list[Word] = []
@@ -44,26 +51,29 @@ class EspeakG2P:
         spoken = _LANGUAGE_SWITCH.sub("", self._ipa(" ".join(token.text for token in tokens))).split()
         if not spoken:
             return []
-        alone = [0] * len(tokens)
+        pairs = [(i, i + 1, i, i + 1) for i in range(len(tokens))]
         if len(spoken) != len(tokens):
-            alone = [len(self._ipa(token.text).replace(" ", "")) for token in tokens]
-        words = [
-            Word(tokens[a].start, tokens[b - 1].end, " ".join(spoken[c:d]))
-            for a, b, c, d in _align(alone, [len(word) for word in spoken])
-        ]
+            pairs = _align([self._pronounce(token.text) for token in tokens], spoken)
+        words = [Word(tokens[a].start, tokens[b - 1].end, " ".join(spoken[c:d])) for a, b, c, d in pairs]
         last = words[-1]
         words[-1] = Word(last.start, last.end, last.phonemes, tokens[-1].mark)
         return words
 
+    def _pronounce(self, text: str) -> str:
+        """One word alone; remembered, because a call takes a millisecond."""
+        if text not in self._alone:
+            if len(self._alone) >= _KEPT_WORDS:
+                self._alone.clear()
+            self._alone[text] = self._ipa(text)
+        return self._alone[text]
 
-def _align(tokens: Sequence[int], spoken: Sequence[int]) -> list[tuple[int, int, int, int]]:
-    """Pairs runs of tokens with runs of spoken words by their lengths.
+
+def _align(tokens: Sequence[str], spoken: Sequence[str]) -> list[tuple[int, int, int, int]]:
+    """Pairs runs of tokens, each pronounced alone, with runs of spoken words: the pairing with the fewest changes.
 
     espeak-ng joins small words ("of the") and splits others ("e-mail"), so the counts differ.
     """
-    if len(tokens) == len(spoken):
-        return [(i, i + 1, i, i + 1) for i in range(len(tokens))]
-    best: dict[tuple[int, int], tuple[float, tuple[int, int]]] = {(0, 0): (0.0, (0, 0))}
+    best: dict[tuple[int, int], tuple[int, tuple[int, int]]] = {(0, 0): (0, (0, 0))}
     for a in range(len(tokens) + 1):
         for c in range(len(spoken) + 1):
             if (a, c) not in best:
@@ -73,7 +83,7 @@ def _align(tokens: Sequence[int], spoken: Sequence[int]) -> list[tuple[int, int,
                 b, d = a + m, c + n
                 if b > len(tokens) or d > len(spoken):
                     continue
-                total = cost + abs(sum(tokens[a:b]) - sum(spoken[c:d])) + 0.1 * (m + n - 2)
+                total = cost + _changes("".join(tokens[a:b]), "".join(spoken[c:d]))
                 if (b, d) not in best or total < best[b, d][0]:
                     best[b, d] = (total, (a, c))
     if (len(tokens), len(spoken)) not in best:
@@ -85,6 +95,12 @@ def _align(tokens: Sequence[int], spoken: Sequence[int]) -> list[tuple[int, int,
         pairs.append((a, b, c, d))
         b, d = a, c
     return pairs[::-1]
+
+
+def _changes(one: str, other: str) -> int:
+    """Phonemes that two pronunciations do not share; stress and length do not count."""
+    a, b = (Counter(c for c in text if c not in "ˈˌː ") for text in (one, other))
+    return (a - b).total() + (b - a).total()
 
 
 def _backend(voice: str) -> Callable[[str], str]:

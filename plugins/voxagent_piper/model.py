@@ -9,7 +9,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -26,7 +26,7 @@ from voxagent_piper.g2p import G2P, LetterG2P, Token, Word, tokenize
 from voxagent_piper.lexicon import LexiconG2P
 from voxagent_piper.prosody import cue, take, write
 from voxagent_piper.runtime import Floats, Parts, Scales, Stretch, Window, expand
-from voxagent_piper.voices import CURE, VoiceConfig, VoiceFile, find_voice
+from voxagent_piper.voices import BUNDLED_NAMES, CURE, VoiceConfig, VoiceFile, find_voice
 
 CHUNK_FRAMES = 14
 """Latent frames a step decodes: 162.5 ms at 22,050 Hz."""
@@ -161,10 +161,10 @@ class PiperModel:
         if speaker is not None:
             return replace(default, name=f"{default.name}:{source}", speaker=speaker)
         path = Path(source).expanduser()
-        if not path.is_file():
-            speakers = ", ".join(default.config.speaker_id_map) or "it has one"
+        if not path.is_file() and source not in BUNDLED_NAMES:
+            speakers = ", ".join(default.config.speaker_id_map) or "none has a name"
             raise ValueError(
-                f"There is no voice {source!r}: no such file, and no such speaker of {default.name} ({speakers}). {CURE}"
+                f"There is no voice {source!r}: neither a file nor a speaker of {default.name} ({speakers}). {CURE}"
             )
         if path not in self._voices:
             file = find_voice(source)
@@ -188,12 +188,12 @@ class PiperModel:
         slot.tokens = deque(tokenize(phrase.spoken, slot.voice.config.primary or "en"))
         slot.words.clear()
         slot.piece, slot.emitted, slot.final = None, 0, phrase.final
-        _unless_cancelled(slot, lambda: self._lay_out(slot))
+        _unless_cancelled(slot, partial(self._lay_out, slot))
         return True
 
     def step(self, slots: Sequence[PiperSlot]) -> list[Step]:
         """Latents of the next chunk of each slot."""
-        return [_unless_cancelled(slot, lambda slot=slot: self._step(slot)) or Step(None, True) for slot in slots]
+        return [_unless_cancelled(slot, partial(self._step, slot)) or Step(None, True) for slot in slots]
 
     def decode(self, slots: Sequence[PiperSlot], latents: Sequence[Window]) -> list[Pcm]:
         """Chunks of PCM, equal to the same frames of a whole decode to float rounding."""
@@ -229,13 +229,13 @@ class PiperModel:
         return np.concatenate(heard)
 
     def _load(self, file: VoiceFile) -> PiperVoice:
-        g2p = _g2p_for(file.config, self._options.g2p)
         try:
             parts = Parts(cut_voice(file), self._threads)
         except ValueError:
             raise
         except Exception as error:  # onnxruntime has no common base of its errors
             raise ValueError(f"onnxruntime cannot run the voice {file.path}: {error}. {CURE}") from error
+        g2p = _g2p_for(file.config, self._options.g2p)
         return PiperVoice(file.name, file.config.tag or None, file.config, parts, g2p)
 
     def _scales(self, slot: PiperSlot) -> Scales:
@@ -292,17 +292,19 @@ class PiperModel:
         if piece.known >= needed:
             return
         parts, total = slot.voice.parts, piece.prior.shape[2]
+        last = min(total, piece.end + parts.layout.decoder.source.right)
         target = needed
         if piece.known > piece.first:
-            last = min(total, piece.end + parts.layout.decoder.source.right)
             target = min(last, max(needed, piece.known + _FLOW_FRAMES))
+        elif last - needed < parts.layout.flow.source.right // 2:
+            target = last  # A second call for a few frames costs more than the wait.
         stretch = Stretch(piece.known, target, total)
         piece.latents[:, :, piece.known : target] = parts.flow(piece.prior, stretch, slot.voice.speaker, slot.run)
         piece.known = target
 
     def _decode(self, slot: PiperSlot, window: Window) -> Pcm:
         voice = slot.voice
-        pcm = _unless_cancelled(slot, lambda: voice.parts.decode(window, voice.speaker, slot.run))
+        pcm = _unless_cancelled(slot, partial(voice.parts.decode, window, voice.speaker, slot.run))
         return np.zeros(0, np.float32) if pcm is None else _limit(pcm * self._gain)
 
 
@@ -363,12 +365,7 @@ def _g2p_for(config: VoiceConfig, wanted: str) -> G2P:
     if wanted == "lexicon" and not english:
         raise ValueError(f"g2p=lexicon is English only and this voice speaks {config.tag or '?'}: use g2p=espeak")
     if english and wanted != "espeak":
-        return _lexicon()
+        return LexiconG2P.shared()
     if config.espeak is None:
         raise ValueError("The voice's JSON names no espeak voice, so espeak-ng cannot pronounce for it")
     return EspeakG2P(config.espeak.voice)
-
-
-@lru_cache(maxsize=1)
-def _lexicon() -> LexiconG2P:
-    return LexiconG2P()

@@ -2,7 +2,7 @@
 
 Ten frames of context make a decoded chunk exact, but only at the latent rate: behind the second upsampling of a
 medium voice it is less than a frame, and that is where the work is. So tensors are cropped on their way to what the
-layers behind them need. Measured on joe: 45 % off a chunk of 14 frames with 11 of context on each side.
+layers behind them need. Measured on joe: 15 ms instead of 27 for 14 frames on one thread.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from voxagent_piper.layout import Crop, Reach, Stencil
 
 # Whatever mixes no frames. Shape and ConstantOfShape carry lengths, not samples.
 _POINTWISE = frozenset(
-    ("Add", "Sub", "Mul", "Div", "Neg", "Exp", "Log", "Pow", "Sqrt", "Tanh", "Sigmoid", "Relu", "LeakyRelu", "Clip")
-    + ("Cast", "Identity", "Unsqueeze", "Squeeze", "Concat", "Split", "Slice", "Shape", "ConstantOfShape")
+    {"Add", "Sub", "Mul", "Div", "Neg", "Exp", "Log", "Pow", "Sqrt", "Tanh", "Sigmoid", "Relu", "LeakyRelu", "Clip"}
+    | {"Cast", "Identity", "Unsqueeze", "Squeeze", "Concat", "Split", "Slice", "Shape", "ConstantOfShape"}
 )
 # A slice copies its input, so it must save something: half a frame, or this many samples.
 _LEAST = 8

