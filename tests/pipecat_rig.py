@@ -169,7 +169,7 @@ async def call(
         async with asyncio.timeout(30.0):
             await head.ready.wait()
         held = Call(worker, transport, door, head, spoken, played, context, asyncio.get_running_loop().time())
-        if "on_turn_spoken" in tts._event_handlers:
+        if isinstance(tts, VoxAgentTTSService):
             tts.add_event_handler("on_turn_spoken", lambda _, *event: held.spoken_turns.append(event))
         yield held
         finished = end

@@ -750,3 +750,55 @@ def test_a_process_that_exits_while_a_voice_loads_does_not_abort(tmp_path):
     command = [sys.executable, "-c", EXIT_WHILE_LOADING, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+class Counting(FakeModel):
+    """Notes what it is asked to take in."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.taken_in = []
+
+    def prefill(self, slot, phrase):
+        self.taken_in.append(phrase.spoken)
+        return super().prefill(slot, phrase)
+
+
+async def test_a_phrase_that_only_awaits_the_next_token_is_taken_in_already():
+    async with fake_engine(model=Counting()) as (engine, model):
+        session = engine.open(seed=1)
+        session.push_text("Hello there my friend.")
+        await eventually(lambda: model.taken_in == ["Hello there my friend."])
+        await asyncio.sleep(0.02)
+        assert session.stats.made_samples == 0
+        session.push_text(" How are you?")
+        session.end_input()
+        chunks = await spoken(session)
+        assert model.taken_in == ["Hello there my friend.", "How are you?"]
+        assert np.array_equal(pcm_of(chunks), encode(1, 0, session.stats.made_samples))
+
+
+async def test_a_phrase_that_turns_out_otherwise_leaves_no_trace():
+    text = "I waited there for version 3.5 to arrive, my friend. Then it came."
+    async with fake_engine(model=Counting()) as (engine, model):
+        _, whole = await turn(engine, text, seed=1)
+        model.taken_in.clear()
+        session = engine.open(seed=1)
+        for at in range(len(text)):
+            session.push_text(text[at])
+            await asyncio.sleep(0.001)
+        session.end_input()
+        chunks = await spoken(session)
+        assert [c.phrase for c in chunks] == [c.phrase for c in whole]
+        assert np.array_equal(pcm_of(chunks), pcm_of(whole))
+        assert " ".join(word.text for word in session.words) == text
+
+
+async def test_a_foreseen_phrase_is_dropped_with_its_turn():
+    async with fake_engine(model=Counting(script=FakeScript(on_prefill={0: Wait(30)}))) as (engine, model):
+        session = engine.open()
+        session.push_text("Hello there my friend.")
+        await eventually(lambda: bool(model.taken_in))
+        session.interrupt()
+        await asyncio.wait_for(session.released(), 2)
+        assert idle(engine, model)

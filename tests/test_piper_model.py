@@ -109,8 +109,10 @@ def test_slots_are_the_models():
 def test_chunks_add_up_to_the_whole(model, text):
     chunked = say(model, text)
     whole = model.decode_whole(open_slot(model), phrase(text))
-    assert chunked.size == whole.size > 0
-    assert np.abs(chunked - whole).max() < 1e-4
+    silent = whole.size - chunked.size
+    assert 0 <= silent <= 0.03 * 22050
+    assert np.abs(whole[:silent]).max(initial=0) < 0.001
+    assert np.abs(chunked - whole[silent:]).max() < 1e-4
 
 
 def test_chunks_are_at_most_a_chunk_long(model):
@@ -118,7 +120,7 @@ def test_chunks_are_at_most_a_chunk_long(model):
     model.prefill(slot, phrase("I have booked your table for seven people."))
     chunks, _ = steps(model, slot)
     assert all(chunk.dtype == np.float32 and 0 < chunk.size <= model.spec.chunk_samples for chunk in chunks)
-    assert all(chunk.size == model.spec.chunk_samples for chunk in chunks[:-1])
+    assert all(chunk.size == model.spec.chunk_samples for chunk in chunks[1:-1])
 
 
 def test_equal_seeds_give_equal_audio(model):
@@ -203,10 +205,11 @@ def test_trimming_cuts_silence_and_no_speech(model, opening, ending, mark):
     piece.next, piece.end = 0, piece.prior.shape[2]
     piece.first = piece.known = 0
     everything = np.concatenate(steps(model, slot)[0])
+    everything = np.concatenate((np.zeros(piece.end * 256 - everything.size, np.float32), everything))
     levels = levels_db(everything)
     assert levels[:start].max(initial=-99) < QUIET_DB
     assert levels[end:].max(initial=-99) < QUIET_DB
-    assert np.abs(everything[start * 256 : end * 256] - kept).max() < 1e-4
+    assert np.abs(everything[end * 256 - kept.size : end * 256] - kept).max() < 1e-4
     loud = np.nonzero(levels_db(kept) > QUIET_DB)[0]
     frame_ms = 256 / 22.05
     assert loud[0] * frame_ms <= 50

@@ -75,8 +75,8 @@ class PacedDevice:
         return np.concatenate([np.zeros(0, np.float32), *(frame.pcm for frame in self.played)])
 
     def first_audible_s(self, after_s: float = 0.0) -> float | None:
-        """When the first audible sample of speech at or after a moment sounded; a fade is no speech."""
-        first = bisect_left(self.played, after_s, key=lambda frame: frame.at_s + len(frame.pcm) / self._rate)
+        """When the first audible sample of speech sounded, of the frames begun after a moment; a fade is no speech."""
+        first = bisect_left(self.played, after_s, key=lambda frame: frame.at_s)
         for frame in islice(self.played, first, None):
             if not frame.speech_samples:
                 continue

@@ -99,7 +99,9 @@ class FakeModel:
         script: FakeScript | None = None,
         sleep: Callable[[float], object] | None = None,
     ) -> None:
-        self._spec = spec or ModelSpec("fake", 16000, 2560, slots=64, max_batch=8, languages=(), times_words=True)
+        self._spec = spec or ModelSpec(
+            "fake", 16000, 2560, slots=64, max_batch=8, languages=(), times_words=True, foresees=True
+        )
         self.script = script or FakeScript()
         self.open_slots = 0
         self._sleep = sleep

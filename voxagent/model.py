@@ -34,6 +34,8 @@ class ModelSpec:
         clones: Takes a reference recording as a voice.
         continues: Carries prosody from one phrase of a turn to the next.
         times_words: `Step.words` is filled; otherwise the ledger estimates.
+        foresees: `LatentModel.prefill` may be called for a phrase that only seems likely, and be replaced by another
+            call, as if it had never been, before any step.
     """
 
     name: str
@@ -46,6 +48,7 @@ class ModelSpec:
     clones: bool = False
     continues: bool = False
     times_words: bool = False
+    foresees: bool = False
 
     def __post_init__(self) -> None:
         for field in ("sample_rate", "chunk_samples", "slots", "max_batch"):

@@ -132,6 +132,17 @@ class PhraseSplitter:
         self._note_time(now_s)
         return out
 
+    def likely(self) -> Phrase | None:
+        """The phrase that the pending text is about to become, if it ends in a mark that only awaits its judgement.
+
+        A model can take it in while the next token is on its way. Nothing is released, and it may turn out otherwise.
+        """
+        mark = self._scanner.stalled_mark()
+        if mark is None or self._size(mark) <= 0 or not self._fits(mark):
+            return None
+        text = self._scanner.text[: mark.at - self._scanner.base]
+        return Phrase(text, self._scanner.base, speakable(text, self._language), _REASONS[mark.grade])
+
     def poll(self, now_s: float, runway_s: float) -> list[Phrase]:
         """Releases what should not wait any longer.
 

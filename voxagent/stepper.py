@@ -40,6 +40,8 @@ class Job:
     phrases: deque[Phrase] = field(default_factory=deque)
     current: Phrase | None = None
     ready: bool = False
+    likely: Phrase | None = None
+    foreseen: Phrase | None = None
     phrase_started: bool = False
     made_samples: int = 0
     input_ended: bool = False
@@ -57,6 +59,14 @@ class OpenSlot:
 @dataclass(frozen=True, slots=True)
 class Feed:
     """One more phrase to speak."""
+
+    job: Job
+    phrase: Phrase
+
+
+@dataclass(frozen=True, slots=True)
+class Expect:
+    """The job will probably speak this phrase next: an idle model may take it in already."""
 
     job: Job
     phrase: Phrase
@@ -81,7 +91,7 @@ class Wake:
     """Look again: a job may have room now."""
 
 
-Command = OpenSlot | Feed | EndInput | Cancel | Wake
+Command = OpenSlot | Feed | Expect | EndInput | Cancel | Wake
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +184,8 @@ class Stepper:
                     self._guarded(job, lambda: self._open(job, voice))
             case Feed(job, phrase):
                 job.phrases.append(phrase)
+            case Expect(job, phrase):
+                job.likely = phrase
             case EndInput(job):
                 job.input_ended = True
                 self._finish_if_done(job)
@@ -220,9 +232,10 @@ class Stepper:
         if job.cancelled or job.slot is None:
             return None
         if job.current is None and job.phrases:
-            job.current = job.phrases.popleft()
-            job.ready = job.phrase_started = False
-        if job.current is None:
+            job.current, job.likely = job.phrases.popleft(), None
+            job.ready = job.foreseen is not None and _sounds_alike(job.foreseen, job.current)
+            job.foreseen, job.phrase_started = None, False
+        if job.current is None and job.likely is None:
             return None
         rate = self.model.spec.sample_rate
         # Set before `played_samples` is read, so that whoever plays on after that sees it and wakes us.
@@ -230,11 +243,14 @@ class Stepper:
         ahead_s = (job.made_samples - job.played_samples) / rate
         if ahead_s < self._bounds.max_ahead_s:
             job.wake_at_samples = None
-        return Candidate(id(job), Need.STEP if job.ready else Need.PREFILL, ahead_s, job.speaking)
+        steps = job.current is not None and job.ready
+        return Candidate(id(job), Need.STEP if steps else Need.PREFILL, ahead_s, job.speaking)
 
     def _prefill(self, job: Job) -> None:
-        assert job.current is not None
-        job.ready = self.model.prefill(job.slot, job.current)
+        if job.current is not None:
+            job.ready = self.model.prefill(job.slot, job.current)
+        elif job.likely is not None and self.model.prefill(job.slot, job.likely):
+            job.foreseen, job.likely = job.likely, None
 
     def _step(self, jobs: Sequence[Job]) -> None:
         stepped = self._together(jobs, lambda: self.model.step([job.slot for job in jobs]))
@@ -317,6 +333,10 @@ class Stepper:
         slot, job.slot = job.slot, None
         if slot is not None and (error := self._call(lambda: self.model.close(slot))) is not None:
             self._outcomes.append(Failed(job, _described(error)))
+
+
+def _sounds_alike(one: Phrase, other: Phrase) -> bool:
+    return (one.spoken, one.start, one.final) == (other.spoken, other.start, other.final)
 
 
 def _described(error: Exception) -> ModelError:

@@ -17,7 +17,7 @@ from voxagent.model import ModelSpec
 from voxagent.phrases import Phrase, PhraseSplitter, speech_seconds
 from voxagent.session import AudioChunk, Position, SessionEvent, SessionState, transition
 from voxagent.stats import SessionStats
-from voxagent.stepper import Cancel, Chunk, Command, Ended, EndInput, Failed, Feed, Job, Outcome, Released, Wake
+from voxagent.stepper import Cancel, Chunk, Command, Ended, EndInput, Expect, Failed, Feed, Job, Outcome, Released, Wake
 
 # Below this much audio (made or certain to be made) the splitter is asked on every report whether to let go of text.
 _LOW_RUNWAY_S = 1.0
@@ -139,6 +139,7 @@ class Session:
                 self._enter(SessionEvent.END_INPUT, "complete")
             case str(text):
                 self._submit(self._splitter.push(text, now_s))
+                self._expect()
         self._inbox.popleft()
         if self._inbox:
             self._loop.call_soon(self._cut_next)
@@ -152,6 +153,15 @@ class Session:
                 self._enter(SessionEvent.PHRASE)
                 self._send(Feed(self._job, phrase))
         self._arm()
+
+    def _expect(self) -> None:
+        """While the listener waits, lets the model begin with a phrase that only awaits the next token's verdict."""
+        if (
+            self.spec.foresees
+            and self.state is SessionState.WAITING
+            and (phrase := self._splitter.likely()) is not None
+        ):
+            self._send(Expect(self._job, phrase))
 
     def _arm(self) -> None:
         """Sees to it that the splitter is asked in time. A timer that fires too early does no harm."""
@@ -200,7 +210,7 @@ class Session:
     @property
     def starved(self) -> bool:
         """Whether there is nothing to take for reasons that are not the model's: no text yet, or a pause."""
-        return self._paused or (self.state is SessionState.WAITING and not self._chunks)
+        return self._paused or (self.state is SessionState.WAITING and not self._chunks and not self._inbox)
 
     def __aiter__(self) -> Session:
         return self

@@ -17,6 +17,9 @@ from voxagent.phrases import Phrase, PhraseSplitter
 SILENT = "silent"
 """Type of text that has no sound. Name it in `skip_text_types` of a service that is not ours."""
 
+Carried = tuple[str, Aggregation]
+"""An aggregation, and what lies between it and the sounding one before: whitespace, and silent text."""
+
 _WORD = re.compile(r"\w[^\s]*")
 _SPOKEN_WORD = re.compile(r"\S+")
 # Pipecat's word tracker finds a word again behind this many that it was not told about.
@@ -79,17 +82,23 @@ class PhraseAggregator(BaseTextAggregator):
         for piece in self._pieces(self._splitter.push(text, _now_s())):
             yield piece
 
-    def poll(self, runway_s: float) -> Iterator[Aggregation]:
-        """Yields what should not wait any longer, given how much audio is left to play."""
-        yield from self._pieces(self._splitter.poll(_now_s(), runway_s))
+    def poll(self, runway_s: float) -> list[Carried]:
+        """Returns what should not wait any longer, given how much audio is left to play."""
+        return self._carried(self._splitter.poll(_now_s(), runway_s))
+
+    def rest(self) -> list[Carried]:
+        """Returns what is left of the turn and starts afresh."""
+        pieces = self._carried(self._splitter.end(_now_s()))
+        self._restart()
+        return pieces
 
     async def flush(self) -> Aggregation | None:
-        """Returns the rest of the turn in one piece and starts afresh."""
+        """Returns what is left of the turn in one piece and starts afresh."""
         phrases = self._splitter.end(_now_s())
         text = "".join(phrase.text for phrase in phrases)
         sounds = any(phrase.spoken for phrase in phrases)
         rest = self._sounding(text) if sounds else self._silent(text)
-        self._splitter, self._trail, self._ended = self._fresh(), "", True
+        self._restart()
         return rest
 
     async def handle_interruption(self) -> None:
@@ -100,6 +109,12 @@ class PhraseAggregator(BaseTextAggregator):
         """Forgets the turn."""
         self._carry = self._trail = ""
         self._splitter = self._fresh()
+
+    def _restart(self) -> None:
+        self._splitter, self._trail, self._ended = self._fresh(), "", True
+
+    def _carried(self, phrases: list[Phrase]) -> list[Carried]:
+        return [("" if p.type == SILENT else self.take_carry(), p) for p in self._pieces(phrases)]
 
     def _fresh(self) -> PhraseSplitter:
         return PhraseSplitter(self._tag, first_s=self._first_s, max_phrase_s=self._max_phrase_s)
@@ -123,6 +138,14 @@ class PhraseAggregator(BaseTextAggregator):
         self._carry += self._trail + text
         self._trail = ""
         return Aggregation(text.strip(), SILENT) if text.strip() else None
+
+
+def cut_whole(text: str, language: str | None, max_phrase_s: float, text_type: str) -> list[Carried]:
+    """Cuts a text that is known whole; what sounds of it gets the type."""
+    splitter = PhraseSplitter(language, max_phrase_s=max_phrase_s)
+    aggregator = PhraseAggregator(language)
+    pieces = aggregator._carried([*splitter.push(text), *splitter.end()])
+    return [(lead, piece if piece.type == SILENT else Aggregation(piece.text, text_type)) for lead, piece in pieces]
 
 
 def _runs(phrase: Phrase) -> list[tuple[str, bool]]:

@@ -32,7 +32,8 @@ class BargeInGate(FrameProcessor):
     """Put it directly before `transport.output()`. Works with every TTS service that names its contexts.
 
     A context is cut when the gate saw it before the interruption, or when its frame is older than the interruption
-    (frames are numbered as they are made). Uninterruptible speech passes.
+    (frames are numbered as they are made). Uninterruptible speech passes. Where a processor of yours stands between
+    the transport and the assistant aggregator, a second gate behind it keeps late words out of the next reply.
 
     Args:
         name: Of the processor.

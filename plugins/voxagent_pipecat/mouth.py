@@ -14,12 +14,19 @@ from typing import Protocol
 from voxagent.ledger import Heard, Word
 from voxagent.model import Pcm
 from voxagent.pcm import Resampler, to_int16
-from voxagent.turn import AudioChunk, Session
+from voxagent.session import AudioChunk
+from voxagent.turn import Session
 from voxagent_pipecat.timeline import Timeline
 
 _FRAME_S = 0.04
 # Less silence than this between two pieces is the granularity of the event loop, not an underrun.
 _GAP_S = 0.005
+# Sleeping for less would turn in place where rounding leaves a rest that does not move the clock.
+_TICK_S = 0.001
+_PADDING = ""
+# A transport lets frames without a time pass when the block before them is written, up to 50 ms before it has
+# sounded. A word that came later than the start of the next reply would be written down as part of it.
+_EARLY_S = 0.06
 
 
 class Outlet(Protocol):
@@ -37,6 +44,10 @@ class Outlet(Protocol):
         """The utterance waits for text, and lets those behind it speak in the meantime."""
         ...
 
+    async def reopen(self, utterance: Utterance) -> None:
+        """The utterance that was set aside goes on."""
+        ...
+
 
 @dataclass(slots=True, eq=False)
 class Utterance:
@@ -51,14 +62,15 @@ class Utterance:
         ended: No more text comes, or it was cut.
         finished: The next one may speak.
         aside: It let others speak while it waits for text.
-        before: Who speaks first.
+        turn: Set when those before it have spoken.
         task: Runs `Mouth.speak`.
         began_s: When Pipecat takes its audio to begin, on the event loop's clock.
-        last_word_s: When its last word so far ends, on the same clock.
+        after_s: When the last word of those before ends, on the same clock.
         words_handed: Words given to the outlet.
         sounded: Something of it was handed over.
         hungry: It waited for the model, not for text.
         busy: A chunk is being handed over.
+        run_samples: Handed over since the outlet last began.
         resampler: From the model's rate to the outlet's.
     """
 
@@ -70,14 +82,15 @@ class Utterance:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     finished: asyncio.Event = field(default_factory=asyncio.Event)
     aside: bool = False
-    before: Utterance | None = None
+    turn: asyncio.Event | None = None
     task: asyncio.Task[None] | None = None
     began_s: float | None = None
-    last_word_s: float = 0.0
+    after_s: float = 0.0
     words_handed: int = 0
     sounded: bool = False
     hungry: bool = False
     busy: bool = False
+    run_samples: int = 0
     resampler: Resampler | None = None
 
     @property
@@ -102,22 +115,22 @@ class Mouth:
         self.peak_lead_s = 0.0
         self._outlet = outlet
         self._rate = sample_rate
+        self._block = round(sample_rate * _FRAME_S)
         self._lead_s = lead_s
         self._now = now
         self._timeline = Timeline()
         self._last: Utterance | None = None
         self._last_word_s = self._last_firm_word_s = 0.0
 
-    def queue(self, utterance: Utterance) -> Utterance | None:
-        """Lets an utterance speak after those before it.
-
-        Returns:
-            The one before, if it only waits for text and should `step_aside`.
-        """
+    async def queue(self, utterance: Utterance) -> None:
+        """Lets an utterance speak after those before it; one that only waits for text steps aside."""
         before, self._last = self._last, utterance
-        utterance.before, utterance.began_s = before, None
-        utterance.aside, utterance.finished = False, asyncio.Event()
-        return before if before is not None and self._may_step_aside(before) else None
+        # The event, not the utterance: that one may queue again, behind this one, before this one has looked.
+        utterance.turn = before.finished if before is not None else None
+        utterance.began_s = None
+        utterance.aside, utterance.finished, utterance.run_samples = False, asyncio.Event(), 0
+        if before is not None and self._may_step_aside(before):
+            await self._step_aside(before)
 
     async def speak(self, utterance: Utterance) -> None:
         """Speaks until the session has nothing more to say.
@@ -130,12 +143,16 @@ class Mouth:
             return
         while (chunk := await self._next(utterance, session)) is not None:
             utterance.busy = True
+            if utterance.aside:
+                # It was about to be told more when it stepped aside.
+                await self._outlet.reopen(utterance)
+                await self.queue(utterance)
             await self._turn_of(utterance)
             await self._hand(utterance, session, chunk)
         await self._turn_of(utterance)
         await self.settle(utterance)
 
-    async def step_aside(self, utterance: Utterance) -> None:
+    async def _step_aside(self, utterance: Utterance) -> None:
         """The utterance has said all it was told; whoever is next need not wait for its text."""
         await self.settle(utterance)
         utterance.aside = True
@@ -157,14 +174,14 @@ class Mouth:
         """Waits until the utterance has sounded."""
         left_s = self._left_s(utterance)
         while left_s > 0 and not utterance.cut:
-            await asyncio.sleep(left_s)
+            await asyncio.sleep(max(left_s, _TICK_S))
             left_s = self._left_s(utterance)
         if not utterance.cut and utterance.session is not None and not utterance.failed:
             utterance.session.heard(utterance.session.stats.made_samples)
 
     def note_start(self, utterance: Utterance) -> None:
         """Pipecat takes the utterance to begin now: it counts the seconds of its words from here."""
-        utterance.began_s = max(self._now(), self._last_word_s)
+        utterance.began_s = max(self._now(), utterance.after_s)
 
     def note_heard(self, utterance: Utterance) -> None:
         """Tells the session how far it was heard."""
@@ -181,12 +198,11 @@ class Mouth:
                 utterance.session.interrupt()
             utterance.ended.set()
             utterance.finished.set()
-        self._timeline.drop({utterance.key for utterance in utterances}, self._now())
+        self._timeline.drop({_PADDING, *(utterance.key for utterance in utterances)}, self._now())
         self._last_word_s = self._last_firm_word_s
 
     def forget(self, utterance: Utterance) -> None:
         """The utterance is over."""
-        utterance.before = None
         self._timeline.forget(utterance.key)
         if self._last is utterance:
             self._last = None
@@ -204,10 +220,30 @@ class Mouth:
             return chunk
         utterance.hungry = not session.starved
         if self._last is not utterance and self._may_step_aside(utterance):
-            await self.step_aside(utterance)
+            await self._step_aside(utterance)
         try:
+            quiet = session.starved and not utterance.aside and utterance.run_samples % self._block
+            if quiet and (chunk := await self._before_quiet(utterance, session)) is not None:
+                return chunk
             return await anext(session)
         except StopAsyncIteration:
+            return None
+
+    async def _before_quiet(self, utterance: Utterance, session: Session) -> AudioChunk | None:
+        """Waits for audio until the playout runs dry, then fills up the last block with silence.
+
+        Pipecat's output holds an incomplete block back, up to 40 ms of the last word, and in the end drops it.
+        """
+        try:
+            async with asyncio.timeout(max(self._timeline.ahead_s(self._now()) - 2 * _FRAME_S, _TICK_S)):
+                return await anext(session)
+        except TimeoutError:
+            if utterance.aside or utterance.cut:
+                return None
+            missing = -utterance.run_samples % self._block
+            utterance.run_samples += missing
+            self._timeline.put(_PADDING, missing / self._rate, self._now())
+            await self._outlet.hand_audio(utterance, bytes(2 * missing))
             return None
 
     def _may_step_aside(self, utterance: Utterance) -> bool:
@@ -215,10 +251,10 @@ class Mouth:
 
     async def _turn_of(self, utterance: Utterance) -> None:
         """Waits for those before. They may be others after a while aside."""
-        while not utterance.cut and (before := utterance.before) is not None:
-            await before.finished.wait()
-            if utterance.before is before:
-                utterance.before = None
+        while not utterance.cut and (turn := utterance.turn) is not None:
+            await turn.wait()
+            if utterance.turn is turn:
+                utterance.turn = None
 
     async def _hand(self, utterance: Utterance, session: Session, chunk: AudioChunk) -> None:
         if utterance.resampler is None:
@@ -238,7 +274,7 @@ class Mouth:
 
     async def _room(self, utterance: Utterance, piece_s: float) -> None:
         while not utterance.cut and (over_s := self._timeline.ahead_s(self._now()) + piece_s - self._lead_s) > 0:
-            await asyncio.sleep(over_s)
+            await asyncio.sleep(max(over_s, _TICK_S))
             self.note_heard(utterance)
 
     async def _hand_piece(self, utterance: Utterance, pcm: Pcm) -> float:
@@ -249,20 +285,23 @@ class Mouth:
             self.underrun_s += gap_s
         utterance.hungry = False
         utterance.sounded = True
+        utterance.run_samples += len(pcm)
         start_s = self._timeline.put(utterance.key, len(pcm) / self._rate, now_s)
         self.peak_lead_s = max(self.peak_lead_s, self._timeline.ahead_s(now_s))
         if utterance.began_s is None:
+            utterance.after_s = self._last_word_s
             self.note_start(utterance)
         await self._outlet.hand_audio(utterance, to_int16(pcm).tobytes())
         return start_s
 
     async def _hand_words(self, utterance: Utterance, session: Session, start: int, end: int, start_s: float) -> None:
-        """Hands over the words that end within a piece: its samples `start` to `end`, from `start_s` on."""
-        words = session.words
-        while utterance.words_handed < len(words) and words[utterance.words_handed].end_sample <= end:
-            word = words[utterance.words_handed]
-            after = max(0, word.end_sample - start) / session.spec.sample_rate
-            await self._hand_word(utterance, word, start_s + after)
+        """Hands over the words that are as good as heard within a piece: its samples `start` to `end`."""
+        words, rate = session.words, session.spec.sample_rate
+        while utterance.words_handed < len(words):
+            at = _heard_at(words[utterance.words_handed], rate)
+            if at > end:
+                return
+            await self._hand_word(utterance, words[utterance.words_handed], start_s + max(0, at - start) / rate)
 
     async def _hand_word(self, utterance: Utterance, word: Word, at_s: float) -> None:
         utterance.words_handed += 1
@@ -275,3 +314,8 @@ class Mouth:
     def _left_s(self, utterance: Utterance) -> float:
         silent_at_s = self._timeline.silent_at_s(utterance.key)
         return 0.0 if silent_at_s is None else silent_at_s - self._now()
+
+
+def _heard_at(word: Word, rate: int) -> int:
+    """The sample at which a word counts as said: almost its end."""
+    return max(word.start_sample, word.end_sample - round(_EARLY_S * rate))

@@ -10,8 +10,8 @@ the business of the engine and the speaker.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncGenerator, Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,6 @@ from pipecat.frames.frames import (
     LLMTextFrame,
     SystemFrame,
     TextFrame,
-    TTSAudioRawFrame,
     TTSSpeakFrame,
     TTSStoppedFrame,
     TTSTextFrame,
@@ -43,31 +42,29 @@ from pipecat.utils.tracing.service_decorators import traced_tts
 from pipecat.utils.types import NOT_GIVEN, is_given
 
 from voxagent.engine import Engine, EngineSettings
-from voxagent.ledger import Word
-from voxagent.speakable import speakable
+from voxagent.phrases import PhraseSplitter
 from voxagent.turn import Session
-from voxagent_pipecat.aggregator import SILENT, PhraseAggregator
-from voxagent_pipecat.mouth import Utterance
-from voxagent_pipecat.settings import VoxAgentTTSSettings, check_language, flaws, language_tag, speech_options
-from voxagent_pipecat.sharing import EngineLease
+from voxagent_pipecat.aggregator import SILENT, Carried, PhraseAggregator, cut_whole
+from voxagent_pipecat.contexts import AudioContexts, Unspoken
+from voxagent_pipecat.settings import (
+    VoxAgentTTSSettings,
+    check_language,
+    check_output,
+    flaws,
+    language_tag,
+    speech_options,
+)
+from voxagent_pipecat.sharing import claim
 from voxagent_pipecat.speaker import Speaker, SpeechStats, Spoken
 
 # The base class ends a context that is quiet for this long; here every context ends by its own marker, however long
 # the language model or the engine takes.
 _NEVER_S = 86_400.0
-_UNSPACED = re.compile(r"[⺀-鿿가-힯぀-ヿ]")
 
 
 @dataclass
 class _Poll(ControlFrame):
     """Text has waited long enough: asks the service, in order with the text, to look at it."""
-
-
-@dataclass
-class _Unspoken(ControlFrame):
-    """Stands in a context where the voice failed: Pipecat takes the rest of the text for spoken, and it was not."""
-
-    context_id: str = ""
 
 
 class VoxAgentTTSService(TTSService):
@@ -120,15 +117,8 @@ class VoxAgentTTSService(TTSService):
         if settings is not None:
             stored.apply_update(settings)
         speech_options(stored)
-        if engine is not None and (model_options or engine_settings):
-            raise ValueError("an engine of your own has its model and settings already: leave out the options")
-        self._lease = None if engine is not None else EngineLease(model, model_options, engine_settings)
-        limits = engine.settings if engine is not None else engine_settings or EngineSettings()
-        if not 40 <= lead_ms <= limits.max_ahead_ms - 100:
-            most = limits.max_ahead_ms - 100
-            raise ValueError(f"lead_ms must lie between 40 and {most:g}, not {lead_ms}: or raise max_ahead_ms")
-        if sample_rate is not None and sample_rate < 8000:
-            raise ValueError(f"sample_rate must be at least 8000, not {sample_rate}")
+        self._lease = claim(model, engine, model_options, engine_settings)
+        check_output(lead_ms, sample_rate, engine.settings if engine is not None else engine_settings)
         super().__init__(
             push_start_frame=True,
             push_text_frames=False,
@@ -142,15 +132,18 @@ class VoxAgentTTSService(TTSService):
             settings=stored,
             name=name,
         )
-        language = speech_options(stored).language
-        self._phrases = PhraseAggregator(language, first_s=first_phrase_s)
+        self._language = speech_options(stored).language
+        self._first_s = first_phrase_s
+        self._phrases = PhraseAggregator(self._language, first_s=first_phrase_s)
         self._text_aggregator = self._phrases  # type: ignore[assignment]
-        self._own_engine = engine
         self._engine: Engine | None = None
         self._lead_s = lead_ms / 1000
+        self._contexts = AudioContexts(self, self._tell)
         self._speaker: Speaker | None = None
         self._unspoken: set[str] = set()
         self._frame: Frame | None = None
+        self._lead: str | None = None
+        self._more: list[Carried] = []
         self._deaf = False
         self._timer: asyncio.TimerHandle | None = None
         self._stale = 0
@@ -186,19 +179,12 @@ class VoxAgentTTSService(TTSService):
             ModelError: The model could not be loaded.
         """
         await super().setup(setup)
-        if self._lease is not None:
-            engine = await self._lease.acquire()
-        else:
-            assert self._own_engine is not None
-            engine = self._own_engine
-            await engine.start()
-        self._engine = engine
-        self._speaker = Speaker(self, self._open_session, self.sample_rate, self._lead_s)
-        self._phrases.set_max_phrase_s(engine.spec.max_phrase_s)
-        options = speech_options(self._settings)
-        if options.language is not None:
-            check_language(options.language, engine.spec)
-        await engine.load_voice(self._voice)
+        self._engine = engine = await self._lease.acquire()
+        self._speaker = Speaker(self._contexts, self._open_session, self.sample_rate, self._lead_s)
+        self._phrases.set_max_phrase_s(self._max_phrase_s)
+        if (tag := speech_options(self._settings).language) is not None:
+            check_language(tag, engine.spec)
+        await self._learn_language(engine)
 
     async def stop(self, frame: EndFrame) -> None:
         """Speaks what is left to say, then stops."""
@@ -219,13 +205,12 @@ class VoxAgentTTSService(TTSService):
     async def cleanup(self) -> None:
         """Frees everything. May be called twice."""
         self._disarm()
-        await self._tell(self._cut(all_of_them=True))
+        await self._tell(*self._cut(all_of_them=True))
         await super().cleanup()
         for task in self._speaker.tasks if self._speaker is not None else ():
             await self.cancel_task(task)
         self._engine = None
-        if self._lease is not None:
-            await self._lease.release()
+        await self._lease.release()
 
     # --- frames in -----------------------------------------------------------------------------------------------
 
@@ -236,7 +221,7 @@ class VoxAgentTTSService(TTSService):
             self._disarm()
             spoken = self._cut()
             await super().process_frame(frame, direction)
-            await self._tell(spoken)
+            await self._tell(*spoken)
         elif isinstance(frame, SystemFrame):
             await super().process_frame(frame, direction)
         elif not self._is_stale(frame):
@@ -244,16 +229,19 @@ class VoxAgentTTSService(TTSService):
             try:
                 await self._process(frame, direction)
             finally:
-                self._frame = None
+                self._frame, self._lead, self._more = None, None, []
 
     async def _process(self, frame: Frame, direction: FrameDirection) -> None:
         if isinstance(frame, _Poll):
-            await self._say_due(direction)
-        elif isinstance(frame, TTSSpeakFrame) and not _sounds(frame.text):
-            await self._pass_silent(frame, direction)
+            runway_s = self._speaker.runway_s(self._turn_context_id or "") if self._speaker is not None else 0.0
+            await self._say(self._phrases.poll(runway_s))
+        elif isinstance(frame, TTSSpeakFrame):
+            await self._speak_frame(frame, direction)
         else:
             if isinstance(frame, LLMFullResponseStartFrame):
                 self._deaf = False
+            elif isinstance(frame, LLMFullResponseEndFrame) and not frame.skip_tts:
+                await self._say(self._phrases.rest())
             await super().process_frame(frame, direction)
         if isinstance(frame, (TextFrame, _Poll)):
             self._arm()
@@ -268,27 +256,42 @@ class VoxAgentTTSService(TTSService):
             return True
         return False
 
-    async def _pass_silent(self, frame: TTSSpeakFrame, direction: FrameDirection) -> None:
-        """Nothing to say: an audio context without audio would count as a failure of the voice."""
-        if frame.append_to_context:
-            text = AggregatedTextFrame(frame.text, SILENT)
-            text.interruptible = frame.interruptible
-            await super().process_frame(text, direction)
-
-    async def _say_due(self, direction: FrameDirection) -> None:
-        """Speaks text that has waited long enough, e.g. because the language model stalls in mid-sentence."""
-        runway_s = self._speaker.runway_s(self._turn_context_id or "") if self._speaker is not None else 0.0
-        for piece in self._phrases.poll(runway_s):
+    async def _say(self, pieces: list[Carried], *, interruptible: bool = True) -> None:
+        """Feeds phrases in, in order with everything else."""
+        for lead, piece in pieces:
             await self.stop_text_aggregation_metrics()
-            await super().process_frame(AggregatedTextFrame(piece.text, piece.type), direction)
+            frame = AggregatedTextFrame(piece.text, piece.type)
+            frame.interruptible = interruptible
+            self._lead = lead
+            await super().process_frame(frame, FrameDirection.DOWNSTREAM)
+        self._lead = None
+
+    async def _speak_frame(self, frame: TTSSpeakFrame, direction: FrameDirection) -> None:
+        """Speaks a whole text as a turn of its own, phrase by phrase.
+
+        Pipecat's search for the place of a word takes time in proportion to the piece of text it is in: 10 ms a word
+        for a page, on the event loop. And a context that gives no audio counts as a failure of the voice, so that
+        text without sound must not open one.
+        """
+        pieces = cut_whole(frame.text, self._language, self._max_phrase_s, str(frame.text_type))
+        if not frame.append_to_context:
+            pieces = [(lead, piece) for lead, piece in pieces if piece.type != SILENT]
+        while pieces:
+            (lead, piece), *self._more = pieces
+            if piece.type == SILENT:
+                pieces, self._more = self._more, []
+                await self._say([(lead, piece)], interruptible=frame.interruptible)
+                continue
+            first = copy(frame)
+            first.text, self._lead = piece.text, lead
+            await super().process_frame(first, direction)
+            # Nothing, unless a text transform swallowed the first phrase.
+            pieces, self._more = self._more, []
 
     async def _say_rest(self) -> None:
         """The pipeline ends: speaks the text that is still held, and lets every utterance come to its end."""
         self._disarm()
-        rest = await self._phrases.flush()
-        if rest is not None:
-            frame = AggregatedTextFrame(rest.text, rest.type)
-            await super().process_frame(frame, FrameDirection.DOWNSTREAM)
+        await self._say(self._phrases.rest())
         await self.on_turn_context_completed()
         if self._speaker is not None:
             self._speaker.end_all_input()
@@ -335,12 +338,16 @@ class VoxAgentTTSService(TTSService):
         await self._speaker.say(utterance, self._lead_in(utterance.session) + text, flush=not last and not loose)
         if loose:
             self._speaker.end_input(context_id)
+        more, self._more = self._more, []
+        await self._say(more, interruptible=self._interruptible)
         return
         yield None
 
     def _lead_in(self, session: Session | None) -> str:
         """What stands between this text and the one before."""
-        if isinstance(self._frame, (AggregatedTextFrame, TTSSpeakFrame)):
+        if self._lead is not None:
+            return self._lead
+        if isinstance(self._frame, AggregatedTextFrame):
             return " " if session is not None and session.stats.characters else ""
         return self._phrases.take_carry()
 
@@ -348,12 +355,12 @@ class VoxAgentTTSService(TTSService):
         """No more text comes for the turn."""
         context_id = self._turn_context_id or ""
         if self._speaker is None or not self._speaker.end_input(context_id):
-            await self.end_context(context_id)
+            await self._contexts.end_context(context_id)
         await super().on_turn_context_completed()
 
     async def on_audio_context_interrupted(self, context_id: str) -> None:
         """Stops at once: no waiting here, the interruption goes on to the transport when this returns."""
-        await self._tell(self._cut([context_id]))
+        await self._tell(*self._cut([context_id]))
 
     async def start_word_timestamps(self) -> None:
         """The playing context's first audio goes out: Pipecat counts the seconds of words from now."""
@@ -363,7 +370,7 @@ class VoxAgentTTSService(TTSService):
 
     async def push_frame(self, frame: Frame, direction: FrameDirection = FrameDirection.DOWNSTREAM) -> None:
         """Pushes a frame on; text that was never spoken is not committed."""
-        if isinstance(frame, _Unspoken):
+        if isinstance(frame, Unspoken):
             self._unspoken.add(frame.context_id)
             return
         if isinstance(frame, TTSTextFrame) and frame.context_id in self._unspoken:
@@ -383,60 +390,34 @@ class VoxAgentTTSService(TTSService):
         voice = self._settings.voice
         return voice if is_given(voice) else None
 
+    @property
+    def _max_phrase_s(self) -> float:
+        return self._engine.spec.max_phrase_s if self._engine is not None else 8.0
+
     def _open_session(self) -> Session:
         assert self._engine is not None
-        return self._engine.open(self._voice, speech_options(self._settings))
+        splitter = PhraseSplitter(self._language, first_s=self._first_s, max_phrase_s=self._max_phrase_s)
+        return self._engine.open(self._voice, speech_options(self._settings), splitter=splitter)
+
+    async def _learn_language(self, engine: Engine) -> None:
+        """Text is cut by the rules of the language that is set, or the voice's own."""
+        voice = await engine.load_voice(self._voice)
+        self._language = speech_options(self._settings).language or voice.language
+        self._phrases.set_language(self._language)
 
     async def _end_orphans(self) -> None:
         """A service that was written off is given no text, yet contexts are opened for it: nothing else ends them."""
         for context_id in self.get_audio_contexts():
             known = self._speaker is not None and context_id in self._speaker
             if not known and context_id != self._turn_context_id:
-                await self.end_context(context_id)
+                await self._contexts.end_context(context_id)
 
     def _cut(self, keys: list[str] | None = None, *, all_of_them: bool = False) -> list[Spoken]:
         return self._speaker.cut(keys, all_of_them=all_of_them) if self._speaker is not None else []
 
-    async def _tell(self, spoken: list[Spoken]) -> None:
+    async def _tell(self, *spoken: Spoken) -> None:
         for one in spoken:
-            await self.tell(one)
-
-    # --- what the speaker asks (`Contexts`) ----------------------------------------------------------------------
-
-    async def hand_audio(self, utterance: Utterance, pcm: bytes) -> None:
-        """Sends audio on."""
-        frame = TTSAudioRawFrame(pcm, self.sample_rate, 1, context_id=utterance.key)
-        await self.append_to_audio_context(utterance.key, frame)
-
-    async def hand_word(self, utterance: Utterance, word: Word, seconds: float) -> None:
-        """Sends a word on; it is committed when it has been heard."""
-        unspaced = bool(_UNSPACED.match(word.text))
-        await self.add_word_timestamps([(word.text, seconds)], utterance.key, includes_inter_frame_spaces=unspaced)
-
-    async def set_aside(self, utterance: Utterance) -> None:
-        """Closes the context; the next text of the turn opens it again."""
-        await self.end_context(utterance.key)
-        # Text that came before the player has seen the end marker would go into the closed context and be lost.
-        for _ in range(500):
-            if not self.audio_context_available(utterance.key):
-                break
-            await asyncio.sleep(0.002)
-
-    async def end_context(self, key: str, *, unspoken: bool = False) -> None:
-        """Ends the context behind everything it was given."""
-        if self.audio_context_available(key):
-            if unspoken:
-                await self.append_to_audio_context(key, _Unspoken(key))
-            await self.append_to_audio_context(key, TTSStoppedFrame(context_id=key))
-            await self.remove_audio_context(key)
-
-    async def report(self, error: Exception, *, dead: bool = False) -> None:
-        """Pushes an error; the pipeline goes on, and so does the service unless it is `dead`."""
-        await self.push_error(str(error), exception=error, force_treat_as_permanent=dead)
-
-    async def tell(self, spoken: Spoken) -> None:
-        """Tells the application what was heard."""
-        await self._call_event_handler("on_turn_spoken", spoken.key, spoken.heard, spoken.interrupted)
+            await self._call_event_handler("on_turn_spoken", one.key, one.heard, one.interrupted)
 
     # --- settings ------------------------------------------------------------------------------------------------
 
@@ -446,8 +427,7 @@ class VoxAgentTTSService(TTSService):
         for field, cause in await flaws(delta, self._settings, self._engine):
             setattr(delta, field, NOT_GIVEN)
             await self.push_error(f"{cause}; {field} stays as it was")
-        return await super()._update_settings(delta)
-
-
-def _sounds(text: str) -> bool:
-    return bool(speakable(text).text.strip())
+        changed = await super()._update_settings(delta)
+        if changed and self._engine is not None:
+            await self._learn_language(self._engine)
+        return changed

@@ -8,9 +8,14 @@ from pipecat.services.settings import TTSSettings
 from pipecat.transcriptions.language import Language
 from pipecat.utils.types import NOT_GIVEN, NotGiven, is_given
 
-from voxagent.engine import Engine
+from voxagent.engine import Engine, EngineSettings
 from voxagent.errors import ModelError
 from voxagent.model import ModelSpec, SpeechOptions
+
+# A block of the transport and a frame of ours, with room to move.
+_LEAST_LEAD_MS = 100
+# The engine rests when it is `max_ahead_ms` before the playout; audio that was handed over is part of that.
+_ENGINE_SHARE_MS = 100
 
 
 @dataclass
@@ -35,6 +40,20 @@ def speech_options(settings: VoxAgentTTSSettings) -> SpeechOptions:
     speed = settings.speed if is_given(settings.speed) else 1.0
     language = settings.language if is_given(settings.language) else None
     return SpeechOptions(None if language is None else language_tag(language), float(speed))
+
+
+def check_output(lead_ms: float, sample_rate: int | None, engine: EngineSettings | None) -> None:
+    """Refuses what cannot work.
+
+    Raises:
+        ValueError: With the cure.
+    """
+    most_ms = (engine or EngineSettings()).max_ahead_ms - _ENGINE_SHARE_MS
+    if not _LEAST_LEAD_MS <= lead_ms <= most_ms:
+        limits = f"between {_LEAST_LEAD_MS} and {most_ms:g}"
+        raise ValueError(f"lead_ms must lie {limits}, not {lead_ms}: or raise EngineSettings.max_ahead_ms")
+    if sample_rate is not None and sample_rate < 8000:
+        raise ValueError(f"sample_rate must be at least 8000, not {sample_rate}")
 
 
 def language_tag(language: Language | str) -> str:

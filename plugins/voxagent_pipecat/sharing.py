@@ -1,4 +1,4 @@
-"""Engines that services share: one for each model and event loop, closed when the last service leaves."""
+"""Whose engine a service uses: one that all services of a model share on their event loop, or the caller's own."""
 
 from __future__ import annotations
 
@@ -20,6 +20,21 @@ class _Shared:
 
 
 _engines: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Key, _Shared]] = WeakKeyDictionary()
+
+
+class OwnEngine:
+    """A claim on an engine that somebody else made and will close."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def acquire(self) -> Engine:
+        """Starts the engine, unless that is done."""
+        await self._engine.start()
+        return self._engine
+
+    async def release(self) -> None:
+        """Leaves it as it is."""
 
 
 class EngineLease:
@@ -72,3 +87,21 @@ class EngineLease:
             if engines.get(self._key) is shared:
                 del engines[self._key]
             await shared.engine.aclose()
+
+
+def claim(
+    model: str,
+    engine: Engine | None,
+    options: Mapping[str, object] | None,
+    settings: EngineSettings | None,
+) -> EngineLease | OwnEngine:
+    """The claim for what a service was given.
+
+    Raises:
+        ValueError: No such model is installed, or options for an engine that exists already.
+    """
+    if engine is None:
+        return EngineLease(model, options, settings)
+    if options or settings:
+        raise ValueError("an engine of your own has its model and settings already: leave out the options")
+    return OwnEngine(engine)

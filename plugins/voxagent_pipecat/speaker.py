@@ -204,9 +204,7 @@ class Speaker:
         return utterance
 
     async def _queue(self, utterance: Utterance) -> None:
-        waiting = self._mouth.queue(utterance)
-        if waiting is not None:
-            await self._mouth.step_aside(waiting)
+        await self._mouth.queue(utterance)
         if utterance.task is None:
             self._turns += 1
             utterance.task = self._contexts.create_task(self._speak(utterance))

@@ -62,7 +62,7 @@ class Timeline:
         for span in spans:
             started = span.start_s < now_s
             if span.key in keys:
-                self._sounded_s[span.key] += max(0.0, now_s - span.start_s)
+                self._sounded_s[span.key] = self._sounded_s.get(span.key, 0.0) + max(0.0, now_s - span.start_s)
             elif started:
                 self._spans.append(span)
                 self.end_s = span.end_s

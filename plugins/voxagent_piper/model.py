@@ -37,6 +37,11 @@ _FLOW_FRAMES = 12 * CHUNK_FRAMES
 _TOKENS_AT_ONCE = 40
 _MAX_PHRASE_S = 7.0
 _KNEE = np.float32(0.9)
+# What lies below -62 dBFS before a phrase's first sound is silence; 2 ms of it stay, so that no onset is cut. Durations
+# alone leave up to 22 ms of it, which the listener would wait for.
+_SILENCE = 10 ** (-62 / 20)
+_PREROLL_S = 0.002
+_NOTHING: Pcm = np.zeros(0, np.float32)
 
 T = TypeVar("T")
 
@@ -97,13 +102,20 @@ class _Piece:
     words: tuple[WordTime, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Opening:
+    """A phrase's first chunk, decoded already, because its silence decides when the words sound."""
+
+    pcm: Pcm
+
+
 @dataclass(slots=True)
 class PiperSlot:
     """All state of one session."""
 
     voice: PiperVoice
     speed: float
-    rng: np.random.Generator
+    seed: int
     run: ort.RunOptions = field(default_factory=ort.RunOptions)
     cancelled: bool = False
     final: bool = False
@@ -111,6 +123,7 @@ class PiperSlot:
     words: deque[Word] = field(default_factory=deque)
     piece: _Piece | None = None
     emitted: int = 0
+    rng: np.random.Generator = field(default_factory=np.random.default_rng)
 
 
 class PiperModel:
@@ -136,6 +149,7 @@ class PiperModel:
             max_phrase_s=_MAX_PHRASE_S,
             languages=(config.primary,) if config.primary else (),
             times_words=True,
+            foresees=True,
         )
 
     @property
@@ -181,13 +195,15 @@ class PiperModel:
         """Takes a slot. Equal seeds give equal audio, whatever other sessions do meanwhile."""
         if not isinstance(voice, PiperVoice):
             raise TypeError(f"not a Piper voice: {voice!r}")
-        return PiperSlot(voice, options.speed, np.random.default_rng(seed))
+        return PiperSlot(voice, options.speed, seed)
 
     def prefill(self, slot: PiperSlot, phrase: Phrase) -> bool:
         """Pronounces the phrase and lays out its first stretch; an unspeakable phrase is a silent one."""
         slot.tokens = deque(tokenize(phrase.spoken, slot.voice.config.primary or "en"))
         slot.words.clear()
         slot.piece, slot.emitted, slot.final = None, 0, phrase.final
+        # By place, not drawn on: a phrase that was foreseen and did not come leaves no trace.
+        slot.rng = np.random.default_rng((slot.seed, phrase.start))
         _unless_cancelled(slot, partial(self._lay_out, slot))
         return True
 
@@ -195,12 +211,9 @@ class PiperModel:
         """Latents of the next chunk of each slot."""
         return [_unless_cancelled(slot, partial(self._step, slot)) or Step(None, True) for slot in slots]
 
-    def decode(self, slots: Sequence[PiperSlot], latents: Sequence[Window]) -> list[Pcm]:
+    def decode(self, slots: Sequence[PiperSlot], latents: Sequence[Window | _Opening]) -> list[Pcm]:
         """Chunks of PCM, equal to the same frames of a whole decode to float rounding."""
-        return [
-            self._decode(slot, window) if window is not None else np.zeros(0, np.float32)
-            for slot, window in zip(slots, latents, strict=True)
-        ]
+        return [self._decode(slot, chunk) for slot, chunk in zip(slots, latents, strict=True)]
 
     def cancel(self, slot: PiperSlot) -> None:
         """Ends a running call of this slot at its next graph node, and makes later ones return at once."""
@@ -214,7 +227,10 @@ class PiperModel:
         slot.piece = None
 
     def decode_whole(self, slot: PiperSlot, phrase: Phrase) -> Pcm:
-        """What the steps of a phrase add up to, by one flow and one decoder call a stretch. For tests."""
+        """What the steps of a phrase add up to, by one flow and one decoder call a stretch. For tests.
+
+        The silence before the first sound, which the steps leave out, is still there.
+        """
         self.prefill(slot, phrase)
         layout, parts, sid = slot.voice.parts.layout, slot.voice.parts, slot.voice.speaker
         heard: list[Pcm] = [np.zeros(0, np.float32)]
@@ -282,10 +298,23 @@ class PiperModel:
         self._flow_to(slot, piece, high)
         window = Window(piece.latents[:, :, low:high].copy(), stretch)
         words, piece.words, piece.next = piece.words, (), end
+        opens = slot.emitted == 0
         slot.emitted += (end - start) * layout.hop
         if end == piece.end:
             slot.piece = None
-        return Step(window, slot.piece is None and not slot.words and not slot.tokens, words)
+        last = slot.piece is None and not slot.words and not slot.tokens
+        if not opens:
+            return Step(window, last, words)
+        pcm = self._decode(slot, window)
+        silent = self._silent_head(pcm)
+        slot.emitted -= silent
+        return Step(_Opening(pcm[silent:]), last, tuple(_later(word, -silent) for word in words))
+
+    def _silent_head(self, pcm: Pcm) -> int:
+        """Samples before the first sound that nobody need wait for."""
+        loud = np.flatnonzero(np.abs(pcm) > _SILENCE * self._gain)
+        preroll = round(_PREROLL_S * self._spec.sample_rate)
+        return max(0, int(loud[0]) - preroll) if len(loud) else 0
 
     def _flow_to(self, slot: PiperSlot, piece: _Piece, needed: int) -> None:
         """Makes the latents known up to a frame: just what the first chunk needs, then in blocks."""
@@ -302,10 +331,12 @@ class PiperModel:
         piece.latents[:, :, piece.known : target] = parts.flow(piece.prior, stretch, slot.voice.speaker, slot.run)
         piece.known = target
 
-    def _decode(self, slot: PiperSlot, window: Window) -> Pcm:
+    def _decode(self, slot: PiperSlot, chunk: Window | _Opening) -> Pcm:
+        if isinstance(chunk, _Opening):
+            return chunk.pcm if not slot.cancelled else _NOTHING
         voice = slot.voice
-        pcm = _unless_cancelled(slot, partial(voice.parts.decode, window, voice.speaker, slot.run))
-        return np.zeros(0, np.float32) if pcm is None else _limit(pcm * self._gain)
+        pcm = _unless_cancelled(slot, partial(voice.parts.decode, chunk, voice.speaker, slot.run))
+        return _NOTHING if pcm is None else _limit(pcm * self._gain)
 
 
 def create(source: str | None, options: Mapping[str, object]) -> PiperModel:
@@ -341,7 +372,7 @@ def _unless_cancelled(slot: PiperSlot, work: Callable[[], T]) -> T | None:
 
 
 def _later(word: WordTime, samples: int) -> WordTime:
-    return WordTime(word.start, word.end, word.start_sample + samples, word.end_sample + samples)
+    return WordTime(word.start, word.end, max(0, word.start_sample + samples), max(0, word.end_sample + samples))
 
 
 def _limit(pcm: Pcm) -> Pcm:

@@ -39,7 +39,7 @@ def memory_mb() -> float:
 
 
 class LoopProbe:
-    """Wakes every 2 ms and notes how late the event loop was."""
+    """Wakes every 5 ms and notes how late the event loop was."""
 
     def __init__(self) -> None:
         self.late_ms: list[float] = []
@@ -57,8 +57,8 @@ class LoopProbe:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            due_s = loop.time() + 0.002
-            await asyncio.sleep(0.002)
+            due_s = loop.time() + 0.005
+            await asyncio.sleep(0.005)
             self.late_ms.append(max(0.0, 1000 * (loop.time() - due_s)))
 
     def percentile(self, share: float) -> float | None:

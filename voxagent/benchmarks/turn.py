@@ -17,6 +17,7 @@ from voxagent.engine import Engine
 from voxagent.model import Pcm
 from voxagent.output import VoiceOutput
 from voxagent.say import DEVICE_FRAME_MS, DEVICE_RATE, tokens
+from voxagent.turn import Session
 
 # Every first phrase here is one clause, so that its length in words is exactly what the table asks for.
 FIVE_WORDS = (
@@ -37,6 +38,8 @@ REST = (
     "through the details again tomorrow, when everybody has had the time to read them in peace and quiet."
 )
 
+TOKENS_PER_S = 25.0
+
 Progress = Callable[[str], None]
 
 
@@ -51,14 +54,14 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class TurnFigures:
-    """One measured turn, milliseconds."""
+    """One measured turn, milliseconds; `step_ratio` is a ratio."""
 
-    first_phrase_ms: float | None
-    ttfa_ms: float | None
-    silence_ms: float | None = None
-    model_idle_ms: float | None = None
-    step_ratio: float | None = None
-    cpu_after_ms: float | None = None
+    first_phrase_ms: float
+    ttfa_ms: float
+    silence_ms: float
+    model_idle_ms: float | None
+    step_ratio: float | None
+    cpu_after_ms: float
 
 
 class _Listener:
@@ -80,38 +83,47 @@ class _Listener:
         assert self._task is not None
         await self._task
 
-    async def turn(self, text: str, interrupt_after_s: float | None, tokens_per_s: float = 0.0) -> TurnFigures:
-        """Speaks a text; with `interrupt_after_s` cuts it that long after its first sample."""
+    async def turn(self, text: str, interrupt_after_s: float) -> TurnFigures:
+        """Streams a text and cuts it `interrupt_after_s` after its first sample."""
         loop = asyncio.get_running_loop()
         session = self.engine.open()
         self.output.play(session)
-        begun_s, phrase_s = loop.time(), None
-        for index, token in enumerate(tokens(text)):
-            if tokens_per_s:
-                await asyncio.sleep(max(0.0, begun_s + index / tokens_per_s - loop.time()))
-            now_s = loop.time()
-            session.push_text(token)
-            if phrase_s is None and session.stats.phrases:
-                phrase_s = now_s
-        session.end_input()
+        begun_s = loop.time()
+        phrase_s: asyncio.Future[float] = loop.create_future()
+        feeding = asyncio.create_task(_feed(session, text, phrase_s))
         while (audible_s := self.device.first_audible_s(begun_s)) is None and not session.exhausted:
             await asyncio.sleep(0.002)
         if audible_s is None:
             raise session.error or RuntimeError(f"the benchmark's turn made no sound: {text[:40]!r}")
-        times = (1000 * (audible_s - (phrase_s or begun_s)), 1000 * (audible_s - begun_s))
-        if interrupt_after_s is None:
-            while not self.output.idle:
-                await asyncio.sleep(0.01)
-            return TurnFigures(*times)
         await asyncio.sleep(interrupt_after_s)
         cut_s, cpu_s = loop.time(), time.process_time()
         self.output.interrupt()
+        feeding.cancel()
         await session.released()
         await asyncio.sleep(0.1)
         cpu_ms = 1000 * (time.process_time() - cpu_s)
         last_s = self.device.last_audible_s() or cut_s
-        silence_ms = max(0.0, 1000 * (last_s - cut_s))
-        return TurnFigures(*times, silence_ms, session.stats.cancel_ms, _step_ratio(self.device, cut_s), cpu_ms)
+        return TurnFigures(
+            first_phrase_ms=1000 * (audible_s - phrase_s.result()),
+            ttfa_ms=1000 * (audible_s - begun_s),
+            silence_ms=max(0.0, 1000 * (last_s - cut_s)),
+            model_idle_ms=session.stats.cancel_ms,
+            step_ratio=_step_ratio(self.device, cut_s),
+            cpu_after_ms=cpu_ms,
+        )
+
+
+async def _feed(session: Session, text: str, phrase_s: asyncio.Future[float]) -> None:
+    """Streams a text like an LLM; tells when the token came that completed the first phrase."""
+    loop = asyncio.get_running_loop()
+    begun_s = loop.time()
+    for index, token in enumerate(tokens(text)):
+        await asyncio.sleep(max(0.0, begun_s + index / TOKENS_PER_S - loop.time()))
+        now_s = loop.time()
+        session.push_text(token)
+        if not phrase_s.done() and session.stats.phrases:
+            phrase_s.set_result(now_s)
+    session.end_input()
 
 
 def _step_ratio(device: PacedDevice, cut_s: float) -> float | None:
@@ -147,12 +159,13 @@ async def interruptions(listener: _Listener, turns: int) -> dict[str, Any]:
     rng = random.Random(1)
     idle, cut, after, busy_idle_ms = [], [], [], []
     for index in range(turns):
-        text = FIVE_WORDS[index % len(FIVE_WORDS)] + REST
+        phrase = FIVE_WORDS[index % len(FIVE_WORDS)]
+        text = phrase + REST
         await asyncio.sleep(0.3)
         idle.append(await listener.turn(text, interrupt_after_s=0.2))
         await asyncio.sleep(0.3)
         cut.append(await listener.turn(text, interrupt_after_s=rng.uniform(0.05, 3.0)))
-        figures, idle_ms = await _right_after(listener, text, rng.uniform(0.0, 0.15))
+        figures, idle_ms = await _right_after(listener, text, phrase, rng.uniform(0.0, 0.15))
         after.append(figures)
         busy_idle_ms.append(idle_ms)
     first_ms, after_ms = spread(t.first_phrase_ms for t in idle), spread(t.first_phrase_ms for t in after)
@@ -168,7 +181,7 @@ async def interruptions(listener: _Listener, turns: int) -> dict[str, Any]:
     }
 
 
-async def _right_after(listener: _Listener, text: str, after_s: float) -> tuple[TurnFigures, float | None]:
+async def _right_after(listener: _Listener, text: str, phrase: str, after_s: float) -> tuple[TurnFigures, float | None]:
     """Interrupts a turn while the model works on it, and begins the measured one without a pause.
 
     Returns:
@@ -176,7 +189,8 @@ async def _right_after(listener: _Listener, text: str, after_s: float) -> tuple[
     """
     session = listener.engine.open()
     listener.output.play(session)
-    session.push_text(text)
+    session.push_text(phrase)
+    session.flush()
     await asyncio.sleep(after_s)
     listener.output.interrupt()
     figures = await listener.turn(text, interrupt_after_s=0.2)
