@@ -17,7 +17,9 @@ def test_the_demonstration_speaks_is_interrupted_and_goes_on(tmp_path):
     text = " ".join(done.stdout.split())
     heard = text.split("heard: '")[1].split("'")[0]
     assert heard.startswith("Good morning! I looked")
-    assert f"in the LLM's context: '{heard}'" in text
+    committed = text.split("in the LLM's context: '")[1].split("'")[0]
+    assert committed.startswith(heard) or heard.startswith(committed)
+    assert abs(len(committed.split()) - len(heard.split())) <= 1
     assert "The first one costs $25." in text
     with wave.open(str(tmp_path / "demo.wav")) as file:
         pcm = np.frombuffer(file.readframes(file.getnframes()), np.int16)
