@@ -802,3 +802,58 @@ async def test_a_foreseen_phrase_is_dropped_with_its_turn():
         session.interrupt()
         await asyncio.wait_for(session.released(), 2)
         assert idle(engine, model)
+
+
+class Slowly(FakeModel):
+    """Takes a phrase in by two calls."""
+
+    def prefill(self, slot, phrase):
+        super().prefill(slot, phrase)
+        halves = getattr(self, "halves", {})
+        self.halves = halves
+        halves[phrase.spoken] = halves.get(phrase.spoken, 0) + 1
+        return halves[phrase.spoken] % 2 == 0
+
+
+async def test_a_phrase_taken_in_by_halves_is_never_stepped_early():
+    async with fake_engine(model=Slowly()) as (engine, model):
+        session = engine.open(seed=1)
+        session.push_text("Hello there my friend.")
+        await eventually(lambda: model.__dict__.get("halves", {}).get("Hello there my friend.", 0) == 2)
+        session.push_text(" ")
+        session.push_text("How are you?")
+        session.end_input()
+        chunks = await spoken(session)
+        assert np.array_equal(pcm_of(chunks), encode(1, 0, session.stats.made_samples))
+        assert all(count % 2 == 0 for count in model.halves.values())
+
+
+async def test_a_likely_phrase_that_the_model_cannot_take_in_costs_nothing():
+    class Once(FakeModel):
+        failed = False
+
+        def prefill(self, slot, phrase):
+            if not self.failed:
+                self.failed = True
+                raise RuntimeError("not now")
+            return super().prefill(slot, phrase)
+
+    async with fake_engine(model=Once()) as (engine, model):
+        session = engine.open(seed=1)
+        session.push_text("Hello there my friend.")
+        await eventually(lambda: model.failed)
+        session.push_text(" How are you?")
+        session.end_input()
+        assert "".join(c.phrase.text for c in await spoken(session) if c.first) == "Hello there my friend. How are you?"
+
+
+async def test_callers_that_cut_phrases_themselves_can_tell_what_comes():
+    async with fake_engine(model=Counting()) as (engine, model):
+        session = engine.open(seed=1)
+        session.expect("Hello there my friend.")
+        await eventually(lambda: model.taken_in == ["Hello there my friend."])
+        session.push_text("Hello there my friend.")
+        session.flush()
+        await anext(session)
+        assert model.taken_in == ["Hello there my friend."]
+        session.interrupt()

@@ -143,6 +143,12 @@ class PhraseSplitter:
         text = self._scanner.text[: mark.at - self._scanner.base]
         return Phrase(text, self._scanner.base, speakable(text, self._language), _REASONS[mark.grade])
 
+    def expected(self, text: str) -> Phrase | None:
+        """The phrase that `text`, pushed next and flushed, would become; None while other text is pending."""
+        if self._scanner.text or self._half or not text:
+            return None
+        return Phrase(text, self._scanner.base, speakable(text, self._language), "flush")
+
     def poll(self, now_s: float, runway_s: float) -> list[Phrase]:
         """Releases what should not wait any longer.
 

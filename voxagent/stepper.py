@@ -185,7 +185,8 @@ class Stepper:
             case Feed(job, phrase):
                 job.phrases.append(phrase)
             case Expect(job, phrase):
-                job.likely = phrase
+                if job.foreseen is None or not _sounds_alike(job.foreseen, phrase):
+                    job.likely = phrase
             case EndInput(job):
                 job.input_ended = True
                 self._finish_if_done(job)
@@ -202,10 +203,14 @@ class Stepper:
             What happened, and whether there may be more to do without another command.
         """
         candidates = [c for job in list(self._jobs.values()) if (c := self._candidate(job))]
-        work = plan(candidates, self._bounds)
+        certain = [c for c in candidates if self._jobs[c.key].current is not None]
+        # What may never be spoken is worth no more than idle time.
+        work = plan(certain, self._bounds) or plan(candidates, self._bounds)
         if work is not None:
             jobs = [self._jobs[key] for key in work.keys]
-            if work.need is Need.PREFILL:
+            if work.need is Need.PREFILL and jobs[0].current is None:
+                self._foresee(jobs[0])
+            elif work.need is Need.PREFILL:
                 self._guarded(jobs[0], lambda: self._prefill(jobs[0]))
             else:
                 self._step(jobs)
@@ -247,10 +252,18 @@ class Stepper:
         return Candidate(id(job), Need.STEP if steps else Need.PREFILL, ahead_s, job.speaking)
 
     def _prefill(self, job: Job) -> None:
-        if job.current is not None:
-            job.ready = self.model.prefill(job.slot, job.current)
-        elif job.likely is not None and self.model.prefill(job.slot, job.likely):
-            job.foreseen, job.likely = job.likely, None
+        assert job.current is not None
+        job.ready = self.model.prefill(job.slot, job.current)
+
+    def _foresee(self, job: Job) -> None:
+        """Takes in a phrase that is only likely. When that fails, nothing was lost: the real one will tell."""
+        phrase, job.foreseen = job.likely, None
+        done: list[bool] = []
+        error = self._call(lambda: done.append(phrase is None or self.model.prefill(job.slot, phrase)))
+        if error is not None:
+            job.likely = None
+        elif done[0]:
+            job.foreseen, job.likely = phrase, None
 
     def _step(self, jobs: Sequence[Job]) -> None:
         stepped = self._together(jobs, lambda: self.model.step([job.slot for job in jobs]))

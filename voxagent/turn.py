@@ -98,6 +98,14 @@ class Session:
             pieces = range(0, len(delta), _SLICE_CHARACTERS)
             self._receive_text([delta[at : at + _SLICE_CHARACTERS] for at in pieces])
 
+    def expect(self, text: str) -> None:
+        """Tells what will probably come next, for callers that cut phrases themselves and `flush` after each.
+
+        A model that can takes it in while the listener waits. Nothing is spoken, and it may turn out otherwise.
+        """
+        if not self._inbox:
+            self._foresee(self._splitter.expected(text))
+
     def flush(self) -> None:
         """Speaks what is pending now, without waiting for a phrase boundary. The turn goes on.
 
@@ -128,8 +136,15 @@ class Session:
         if self.state.over:
             self._inbox.clear()
             return
-        now_s = self._loop.time()
-        match self._inbox[0]:
+        try:
+            self._cut(self._inbox[0], self._loop.time())
+        finally:
+            self._inbox.popleft()
+            if self._inbox:
+                self._loop.call_soon(self._cut_next)
+
+    def _cut(self, piece: str | _Mark, now_s: float) -> None:
+        match piece:
             case _Mark.FLUSH:
                 self._submit(self._splitter.flush(now_s))
             case _Mark.END:
@@ -139,10 +154,7 @@ class Session:
                 self._enter(SessionEvent.END_INPUT, "complete")
             case str(text):
                 self._submit(self._splitter.push(text, now_s))
-                self._expect()
-        self._inbox.popleft()
-        if self._inbox:
-            self._loop.call_soon(self._cut_next)
+                self._foresee(self._splitter.likely())
 
     def _submit(self, phrases: list[Phrase]) -> None:
         for phrase in phrases:
@@ -154,13 +166,9 @@ class Session:
                 self._send(Feed(self._job, phrase))
         self._arm()
 
-    def _expect(self) -> None:
+    def _foresee(self, phrase: Phrase | None) -> None:
         """While the listener waits, lets the model begin with a phrase that only awaits the next token's verdict."""
-        if (
-            self.spec.foresees
-            and self.state is SessionState.WAITING
-            and (phrase := self._splitter.likely()) is not None
-        ):
+        if phrase is not None and phrase.spoken and self.spec.foresees and self.state is SessionState.WAITING:
             self._send(Expect(self._job, phrase))
 
     def _arm(self) -> None:

@@ -41,7 +41,7 @@ class PhraseAggregator(BaseTextAggregator):
         self._first_s = first_s
         self._max_phrase_s = max_phrase_s
         self._carry = self._trail = ""
-        self._ended = False
+        self._ended = self._begun = False
         self._splitter = self._fresh()
 
     @property
@@ -58,14 +58,19 @@ class PhraseAggregator(BaseTextAggregator):
         """Takes effect with the next turn."""
         super().set_language(language)
         self._tag = language
-        if not self._splitter.pending:
+        if not self._begun:
             self._splitter = self._fresh()
 
     def set_max_phrase_s(self, max_phrase_s: float) -> None:
         """Bounds the phrases of the turns to come."""
         self._max_phrase_s = max_phrase_s
-        if not self._splitter.pending:
+        if not self._begun:
             self._splitter = self._fresh()
+
+    def likely(self) -> str:
+        """What the pending text is about to be cut to, with what lies before it; empty when nobody can tell yet."""
+        phrase = self._splitter.likely()
+        return self._carry + self._trail + phrase.text if phrase is not None else ""
 
     def take_carry(self) -> str:
         """Returns what lies before the last aggregation and was not in it: whitespace, and silent text.
@@ -79,6 +84,7 @@ class PhraseAggregator(BaseTextAggregator):
         """Takes in the next piece of text and yields the phrases that it completed."""
         if self._ended:
             self._carry, self._ended = "", False
+        self._begun = True
         for piece in self._pieces(self._splitter.push(text, _now_s())):
             yield piece
 
@@ -108,10 +114,11 @@ class PhraseAggregator(BaseTextAggregator):
     async def reset(self) -> None:
         """Forgets the turn."""
         self._carry = self._trail = ""
+        self._begun = False
         self._splitter = self._fresh()
 
     def _restart(self) -> None:
-        self._splitter, self._trail, self._ended = self._fresh(), "", True
+        self._splitter, self._trail, self._ended, self._begun = self._fresh(), "", True, False
 
     def _carried(self, phrases: list[Phrase]) -> list[Carried]:
         return [("" if p.type == SILENT else self.take_carry(), p) for p in self._pieces(phrases)]

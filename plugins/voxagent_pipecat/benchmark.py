@@ -147,10 +147,12 @@ async def _turn(call: Rehearsal, text: str, cut_after_s: float, ends: Ends) -> _
     while len(call.llm.token_times_s) == tokens_before:
         await asyncio.sleep(0.005)
     token_s = call.llm.token_times_s[tokens_before]
-    audible_s, deadline_s = None, loop.time() + 15
+    audible_s, deadline_s, seen = None, loop.time() + 15, stamps_before
     while audible_s is None and loop.time() < deadline_s:
         await asyncio.sleep(0.005)
-        audible_s = _first_audible_s(call, stamps_before, token_s)
+        if len(call.transport.stamps) > seen:  # Reading the recording copies it: only when there is something new.
+            seen = len(call.transport.stamps)
+            audible_s = _first_audible_s(call, stamps_before, token_s)
     ttfa_ms = 1000 * (audible_s - token_s) if audible_s is not None else None
     await asyncio.sleep(cut_after_s)
     cpu_s = time.process_time()

@@ -22,7 +22,7 @@ from pipecat.processors.aggregators.llm_context import LLMContext
 from rich.console import Console
 
 from voxagent.engine import Engine
-from voxagent.errors import VoxagentError
+from voxagent.errors import ModelError, VoxagentError
 from voxagent.ledger import Heard
 from voxagent.model import LatentModel, ModelSpec, Pcm, Step
 from voxagent.models import model_load
@@ -116,14 +116,19 @@ async def _converse(console: Console, model: str, out: Path) -> None:
     tts.add_event_handler("on_turn_spoken", lambda _service, _context, heard, _cut: record.heard.append(heard))
     observer = _PhraseObserver(record)
     replies: list[str | Reply] = [_LONG, _second_reply]
-    async with rehearsal(tts, replies, gate=BargeInGate(), sample_rate=_RATE, observers=[observer]) as call:
-        await _first_turn(console, call, record)
-        await _second_turn(console, call, record)
-        start_s = call.llm.token_times_s[0]
-        pcm = _played(call, start_s)
-        _write_wav(out / "demo.wav", pcm)
-        _draw(out / "demo.png", call, record, pcm, start_s)
-    await engine.aclose()
+    try:
+        async with rehearsal(tts, replies, gate=BargeInGate(), sample_rate=_RATE, observers=[observer]) as call:
+            async with asyncio.timeout(60):
+                await _first_turn(console, call, record)
+                await _second_turn(console, call, record)
+            start_s = call.llm.token_times_s[0]
+            pcm = _played(call, start_s)
+            _write_wav(out / "demo.wav", pcm)
+            _draw(out / "demo.png", call, record, pcm, start_s)
+    except TimeoutError:
+        raise ModelError("the bot did not speak within a minute: run `voxagent doctor`") from None
+    finally:
+        await engine.aclose()
     console.print(f"written: {out / 'demo.wav'} ({len(pcm) / _RATE:.1f} s), {out / 'demo.png'}")
 
 

@@ -176,7 +176,11 @@ class Mouth:
         while left_s > 0 and not utterance.cut:
             await asyncio.sleep(max(left_s, _TICK_S))
             left_s = self._left_s(utterance)
-        if not utterance.cut and utterance.session is not None and not utterance.failed:
+        if utterance.cut or utterance.session is None:
+            return
+        if utterance.failed:
+            self.note_heard(utterance)
+        else:
             utterance.session.heard(utterance.session.stats.made_samples)
 
     def note_start(self, utterance: Utterance) -> None:
@@ -197,15 +201,21 @@ class Mouth:
             if utterance.session is not None:
                 utterance.session.interrupt()
             utterance.ended.set()
-            utterance.finished.set()
+            if utterance.turn is None or utterance.turn.is_set():
+                utterance.finished.set()  # Otherwise those before still speak, and `pass_on` sees to it.
         self._timeline.drop({_PADDING, *(utterance.key for utterance in utterances)}, self._now())
         self._last_word_s = self._last_firm_word_s
 
     def forget(self, utterance: Utterance) -> None:
         """The utterance is over."""
         self._timeline.forget(utterance.key)
-        if self._last is utterance:
+        if self._last is utterance and utterance.finished.is_set():
             self._last = None
+
+    async def pass_on(self, utterance: Utterance) -> None:
+        """Lets the next one speak, once those before have: also when this one was cut, or had nothing to say."""
+        await self._those_before(utterance)
+        utterance.finished.set()
 
     def heard(self, utterance: Utterance) -> Heard | None:
         """What was heard of it; None when it had nothing to say."""
@@ -232,7 +242,7 @@ class Mouth:
     async def _before_quiet(self, utterance: Utterance, session: Session) -> AudioChunk | None:
         """Waits for audio until the playout runs dry, then fills up the last block with silence.
 
-        Pipecat's output holds an incomplete block back, up to 40 ms of the last word, and in the end drops it.
+        Pipecat's output holds an incomplete block back, up to 40 ms of the last word, until more comes.
         """
         try:
             async with asyncio.timeout(max(self._timeline.ahead_s(self._now()) - 2 * _FRAME_S, _TICK_S)):
@@ -250,8 +260,13 @@ class Mouth:
         return utterance.sounded and utterance.waits_for_text and not utterance.finished.is_set()
 
     async def _turn_of(self, utterance: Utterance) -> None:
-        """Waits for those before. They may be others after a while aside."""
-        while not utterance.cut and (turn := utterance.turn) is not None:
+        """Waits for those before, unless it was cut."""
+        if not utterance.cut:
+            await self._those_before(utterance)
+
+    async def _those_before(self, utterance: Utterance) -> None:
+        """They may be others after a while aside."""
+        while (turn := utterance.turn) is not None:
             await turn.wait()
             if utterance.turn is turn:
                 utterance.turn = None

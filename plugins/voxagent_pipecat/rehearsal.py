@@ -170,7 +170,11 @@ async def rehearsal(
     await runner.add_workers(worker)
     running = asyncio.create_task(runner.run())
     try:
-        await asyncio.wait_for(llm.ready.wait(), 60)
+        ready = asyncio.create_task(llm.ready.wait())
+        await asyncio.wait({running, ready}, timeout=60, return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        if not llm.ready.is_set():
+            raise RuntimeError("the pipeline did not start: its log tells why")
         yield Rehearsal(worker, llm, transport, context)
         await worker.queue_frame(EndFrame())
     except BaseException:

@@ -199,7 +199,7 @@ class VoxAgentTTSService(TTSService):
 
     async def cancel(self, frame: CancelFrame) -> None:
         """Stops at once, whatever is being said."""
-        self._cut(all_of_them=True)
+        await self._tell(*self._cut(all_of_them=True))
         await super().cancel(frame)
 
     async def cleanup(self) -> None:
@@ -245,6 +245,8 @@ class VoxAgentTTSService(TTSService):
             await super().process_frame(frame, direction)
         if isinstance(frame, (TextFrame, _Poll)):
             self._arm()
+        if isinstance(frame, LLMTextFrame) and self._speaker is not None and (likely := self._phrases.likely()):
+            self._speaker.expect(self._turn_context_id or "", likely)
         if not self.is_usable:
             await self._end_orphans()
 

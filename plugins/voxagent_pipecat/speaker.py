@@ -147,6 +147,12 @@ class Speaker:
         if utterance.task is None or utterance.aside:
             await self._queue(utterance)
 
+    def expect(self, key: str, text: str) -> None:
+        """This is probably what `say` will be told next: the model may take it in while the next token comes."""
+        utterance = self._utterances.get(key)
+        if utterance is not None and utterance.session is not None:
+            utterance.session.expect(text)
+
     def end_input(self, key: str) -> bool:
         """No more text comes. Returns whether a task will end the context."""
         utterance = self._utterances.get(key)
@@ -223,11 +229,12 @@ class Speaker:
             # The text still to come goes unspoken; the context stays until then, so that nothing overtakes it.
             await utterance.ended.wait()
         if utterance.cut:
+            await self._mouth.pass_on(utterance)
             return
         self._failures += utterance.failed
         if not utterance.aside:
             await self._contexts.end_context(utterance.key, unspoken=utterance.failed)
-        utterance.finished.set()
+        await self._mouth.pass_on(utterance)
         await self._mouth.silence(utterance)
         if not utterance.cut and (spoken := self._over(utterance, interrupted=False)) is not None:
             await self._contexts.tell(spoken)

@@ -6,6 +6,7 @@ English by the small `espeak-english` package; every other language by the espea
 from __future__ import annotations
 
 import re
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -103,6 +104,10 @@ def _changes(one: str, other: str) -> int:
     return (a - b).total() + (b - a).total()
 
 
+# espeak-ng has one voice a process, and engines and loaders have a thread each.
+_ESPEAK = threading.Lock()
+
+
 def _backend(voice: str) -> Callable[[str], str]:
     if voice.split("-")[0] == "en":
         try:
@@ -111,7 +116,12 @@ def _backend(voice: str) -> Callable[[str], str]:
             pass
         else:
             name = "en" if voice == "en-gb" else voice
-            return lambda text: str(espeak_english.phonemes(text, name))
+
+            def english(text: str) -> str:
+                with _ESPEAK:
+                    return str(espeak_english.phonemes(text, name))
+
+            return english
     try:
         from piper import espeakbridge
         from piper.phonemize_espeak import ESPEAK_DATA_DIR
@@ -121,10 +131,12 @@ def _backend(voice: str) -> Callable[[str], str]:
             f"g2p=espeak needs espeak-ng for {voice!r}: pip install {package} (GPL-3.0-or-later), "
             "or choose g2p=lexicon for English voices"
         ) from None
-    espeakbridge.initialize(str(ESPEAK_DATA_DIR))
+    with _ESPEAK:
+        espeakbridge.initialize(str(ESPEAK_DATA_DIR))
 
     def phonemes(text: str) -> str:
-        espeakbridge.set_voice(voice)
-        return " ".join(clause for clause, _, _ in espeakbridge.get_phonemes(text))
+        with _ESPEAK:
+            espeakbridge.set_voice(voice)
+            return " ".join(clause for clause, _, _ in espeakbridge.get_phonemes(text))
 
     return phonemes

@@ -65,12 +65,13 @@ class LexiconG2P:
     def _pronounce(self, part: _Part) -> tuple[str, int]:
         """Called by the engine for a word in no dictionary."""
         word = part.text.strip("-.'")
-        if word not in self._remembered:
+        phonemes = self._remembered.get(word)
+        if phonemes is None:
             if len(self._remembered) >= _KEPT_WORDS:
-                self._remembered.clear()
+                self._remembered.clear()  # Engines share it, each on a thread of its own.
             letters = "".join(c for c in word if c.isalpha() or c in "'-.")
-            self._remembered[word] = self._unknown_words(letters) if letters else ""
-        return self._remembered[word], 2
+            phonemes = self._remembered[word] = self._unknown_words(letters) if letters else ""
+        return phonemes, 2
 
 
 def _fold(text: str) -> str:

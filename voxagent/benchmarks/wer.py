@@ -17,6 +17,7 @@ from voxagent.engine import Engine
 from voxagent.model import Pcm
 from voxagent.models import model_load
 from voxagent.pcm import Resampler
+from voxagent.speakable import speakable
 
 # The digest that the upstream conversion of Whisper base has.
 _WHISPER_SHA256 = "d01c3014881c9c6f3133c182f3d2887eb6ca1c789a7538c5c007196857a0a6a9"
@@ -30,9 +31,9 @@ def sentences() -> list[str]:
 
 
 def normalised(text: str) -> str:
-    """Lower case words only, spelled numbers and unspelled ones made alike by the text itself."""
-    text = text.lower().replace("-", " ").replace("'", "")
-    return " ".join(re.findall(r"[a-z0-9]+", text))
+    """Spoken words in lower case: Whisper writes "$19" for "nineteen dollars", and both are right."""
+    spoken = speakable(text, "en").text.lower().replace("-", " ").replace("'", "")
+    return " ".join(re.findall(r"[a-z0-9]+", spoken))
 
 
 async def measure(model: str, count: int, progress: Callable[[str], None]) -> dict[str, Any]:
