@@ -183,6 +183,26 @@ def test_uninterruptible_speech_survives(virtual):
     virtual(body())
 
 
+def test_a_reply_cut_behind_uninterruptible_speech_lets_nobody_past(virtual):
+    async def body():
+        async with fake_call() as f:
+            notice = TTSSpeakFrame("This call is being recorded for you and for us.")
+            notice.interruptible = False
+            await f.call.send(notice)
+            await f.call.reply(LONG)
+            await speaking(f, 0.3)
+            await f.call.interrupt()
+            await f.call.reply("Here is the next reply.")
+            await f.call.until_seen(TTSStoppedFrame, 2)
+            await asyncio.sleep(1.0)
+            said = " ".join(x.text for x in f.call.played.of(TTSTextFrame))
+            assert said == f"{notice.text} Here is the next reply."
+            assert whole(f.call.transport.pcm, turns=2)
+            assert f.call.transport.silences(at_least_s=0.05) == []
+
+    virtual(body())
+
+
 def test_uninterruptible_speech_that_waits_survives(virtual):
     async def body():
         async with fake_call() as f:
