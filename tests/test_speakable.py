@@ -164,3 +164,14 @@ def test_pieces_cover_both_texts_without_gaps_for_any_text(text, language):
 @pytest.mark.parametrize("unit", ["1", "a.", "* ", "[", "<", "a@", "1,", "- ", "|", "\n", " ", "😀", "A1", "_", "(1"])
 def test_long_runs_of_marks_take_no_excessive_time(unit):
     assert speakable(unit * (4000 // len(unit))).pieces
+
+
+@pytest.mark.parametrize("mark", ["¹", "²", "①", "º", "½", "٣", "привет", "日本"])
+@pytest.mark.parametrize("before", ["#", "№", "", "3", "v", "A-"])
+@pytest.mark.parametrize("language", ["en", "de", "zh"])
+def test_signs_that_only_look_like_digits_are_no_error(before, mark, language):
+    found = speakable(f"x {before}{mark} y", language)
+    assert found.text.startswith("x")
+    assert found.text.endswith("y")
+    alone = speakable(before + mark, language).text
+    assert alone == alone.strip()

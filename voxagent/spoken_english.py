@@ -220,7 +220,7 @@ def _say_us_phone(m: re.Match[str], w: Wording) -> str | None:
 def _say_id(m: re.Match[str], w: Wording) -> str | None:
     out: list[str] = []
     for token in re.findall(r"[A-Z]+|\d+|[-.]", m.group()):
-        if token.isdigit():
+        if token.isdecimal():
             out.append(cardinal(int(token)) if len(token) <= 2 and token[0] != "0" else digits(token))
         elif token.isalpha():
             word = len(token) > 3 and re.search("[AEIOUY]", token)
@@ -268,10 +268,10 @@ def _say_saint(m: re.Match[str], w: Wording) -> str | None:
 
 
 def _say_hashtag(m: re.Match[str], w: Wording) -> str | None:
-    if m.group(1).isdigit():
+    if m.group(1).isdecimal():
         return f"number {digits(m.group(1)) if len(m.group(1)) > 3 else cardinal(int(m.group(1)))}"
     words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", m.group(1))
-    return "hashtag " + " ".join(words)
+    return "hashtag " + " ".join(words) if words else None
 
 
 def _say_mention(m: re.Match[str], w: Wording) -> str | None:

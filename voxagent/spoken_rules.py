@@ -65,7 +65,7 @@ def _spell_host(text: str, w: Wording) -> str:
     """Words of a host, a path or a mailbox: letters stay words, signs get names."""
     out: list[str] = []
     for token in re.findall(r"[^\W\d_]+|\d+|[^\w]|_", text):
-        if token.isdigit():
+        if token.isdecimal():
             out.append(digits(token, w.language))
         elif token[0].isalpha():
             out.append(_letters(token))
