@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-import wave
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -22,9 +20,9 @@ from voxagent.benchmarks.commands import bench
 from voxagent.doctor import diagnose
 from voxagent.engine import Engine
 from voxagent.errors import VoxagentError
-from voxagent.model import Pcm, SpeechOptions
+from voxagent.model import SpeechOptions
 from voxagent.models import model_load
-from voxagent.pcm import to_int16
+from voxagent.pcm import to_int16, write_wav
 from voxagent.player import Player
 from voxagent.say import Said, Saying, say
 from voxagent.session import AudioChunk
@@ -97,7 +95,7 @@ def say_command(
             _check_folder(out)
         said = asyncio.run(_say(console, model, option_pairs(option or []), saying))
         if out is not None:
-            write_wav(out, said.pcm, said.sample_rate)
+            write_wav(out, to_int16(said.pcm), said.sample_rate)
         if player is not None:
             player.play(said.pcm, said.sample_rate)
     except (ValueError, VoxagentError, OSError) as error:
@@ -157,15 +155,6 @@ def _show(console: Console, said: Said, out: Path | None) -> None:
 def _check_folder(path: Path) -> None:
     if not path.parent.is_dir():
         raise ValueError(f"cannot write {path}: the folder {path.parent} does not exist, make it first")
-
-
-def write_wav(path: Path, pcm: Pcm, sample_rate: int) -> None:
-    """Writes mono 16-bit PCM."""
-    with wave.open(str(path), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(sample_rate)
-        file.writeframes(to_int16(np.asarray(pcm)).tobytes())
 
 
 @app.command("voices")

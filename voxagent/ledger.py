@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from voxagent.model import WordTime
 from voxagent.phrases import Phrase
 
-_UNSPACED = re.compile(r"[⺀-鿿가-힯぀-ヿ]")
-_WORD = re.compile(r"[⺀-鿿가-힯぀-ヿ]|[^\s⺀-鿿가-힯぀-ヿ]+")
+_SCRIPTS = "⺀-鿿가-힯぀-ヿ"
+_UNSPACED = re.compile(f"[{_SCRIPTS}]")
+_WORD = re.compile(rf"[{_SCRIPTS}]|[^\s{_SCRIPTS}]+")
 # Average speech, used only for models that do not time their words and only until a phrase is complete.
 _CHARACTERS_PER_S = 14.5
 
@@ -151,6 +152,11 @@ class Ledger:
         return cut
 
 
+def unspaced(text: str, at: int = 0) -> bool:
+    """Whether the character at a place belongs to a script whose words no white space divides."""
+    return _UNSPACED.match(text, at) is not None
+
+
 def _spread(spoken: str, samples: int) -> tuple[WordTime, ...]:
     """Word times in proportion to the letters, over the whole phrase."""
     scale = samples / max(len(spoken), 1)
@@ -186,8 +192,7 @@ def _one_word(text: str, end: int, start: int) -> bool:
     """Whether what ends at `end` and what starts at `start` stand in one written word."""
     if start < end:
         return True
-    unspaced = _UNSPACED.match(text, end - 1) or _UNSPACED.match(text, start)
-    return unspaced is None and not any(ch.isspace() for ch in text[end:start])
+    return not (unspaced(text, end - 1) or unspaced(text, start)) and not any(ch.isspace() for ch in text[end:start])
 
 
 def _with_marks(text: str, start: int, end: int, floor: int, ceiling: int) -> tuple[int, int]:

@@ -10,13 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
+from voxagent.pcm import Pcm as Pcm
 from voxagent.phrases import Phrase
-
-Pcm = NDArray[np.float32]
-"""Mono PCM, float32 in [-1, 1], shape (samples,)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import wave
+from pathlib import Path
+
 import av
 import numpy as np
 from numpy.typing import NDArray
 
 Pcm = NDArray[np.float32]
+"""Mono PCM, float32 in [-1, 1], shape (samples,)."""
 Pcm16 = NDArray[np.int16]
+"""Mono PCM, int16, shape (samples,)."""
 
 
 def to_int16(pcm: Pcm) -> Pcm16:
@@ -19,6 +24,15 @@ def to_int16(pcm: Pcm) -> Pcm16:
 def to_float32(pcm: Pcm16) -> Pcm:
     """Int16 to float32 in [-1, 1)."""
     return (pcm.astype(np.float32) / 32768.0).astype(np.float32)
+
+
+def write_wav(path: Path, pcm: Pcm16, sample_rate: int) -> None:
+    """Writes mono 16-bit PCM to a WAV file."""
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(sample_rate)
+        file.writeframes(pcm.tobytes())
 
 
 class Resampler:

@@ -21,6 +21,7 @@ from pipecat.services.tts_service import TTSService
 
 from voxagent.benchmarks.figures import ratio, spread
 from voxagent.benchmarks.turn import FIVE_WORDS, REST
+from voxagent.device import AUDIBLE
 from voxagent.engine import Engine
 from voxagent.models import model_load
 from voxagent.turn import Session
@@ -29,7 +30,7 @@ from voxagent_pipecat.rehearsal import Rehearsal, rehearsal
 from voxagent_pipecat.service import VoxAgentTTSService
 
 _RATE = 24000
-_AUDIBLE = 104  # -50 dBFS in 16 bits, as in `voxagent.device`.
+_AUDIBLE = round(32768 * AUDIBLE)
 # The peer leaves each sentence its natural tail; ours trims it. Measured: 165 to 214 ms against 60 to 120.
 _PEER_TAIL_S = 0.1
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
@@ -11,11 +10,9 @@ from typing import Any
 from pipecat.frames.frames import ControlFrame, TTSAudioRawFrame, TTSStartedFrame, TTSStoppedFrame
 from pipecat.services.tts_service import TTSService
 
-from voxagent.ledger import Word
+from voxagent.ledger import Word, unspaced
 from voxagent_pipecat.mouth import Utterance
 from voxagent_pipecat.speaker import Spoken
-
-_UNSPACED = re.compile(r"[⺀-鿿가-힯぀-ヿ]")
 
 
 @dataclass
@@ -48,9 +45,8 @@ class AudioContexts:
 
     async def hand_word(self, utterance: Utterance, word: Word, seconds: float) -> None:
         """Sends a word on; it is committed when it has been heard."""
-        unspaced = bool(_UNSPACED.match(word.text))
         await self._service.add_word_timestamps(
-            [(word.text, seconds)], utterance.key, includes_inter_frame_spaces=unspaced
+            [(word.text, seconds)], utterance.key, includes_inter_frame_spaces=unspaced(word.text)
         )
 
     async def set_aside(self, utterance: Utterance) -> None:

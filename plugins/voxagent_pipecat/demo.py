@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import wave
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +25,7 @@ from voxagent.errors import ModelError, VoxagentError
 from voxagent.ledger import Heard
 from voxagent.model import LatentModel, ModelSpec, Pcm, Step
 from voxagent.models import model_load
+from voxagent.pcm import write_wav
 from voxagent_pipecat.gate import BargeInGate
 from voxagent_pipecat.rehearsal import Rehearsal, Reply, rehearsal, replies_in
 from voxagent_pipecat.service import VoxAgentTTSService
@@ -123,7 +123,7 @@ async def _converse(console: Console, model: str, out: Path) -> None:
                 await _second_turn(console, call, record)
             start_s = call.llm.token_times_s[0]
             pcm = _played(call, start_s)
-            _write_wav(out / "demo.wav", pcm)
+            write_wav(out / "demo.wav", pcm, _RATE)
             _draw(out / "demo.png", call, record, pcm, start_s)
     except TimeoutError:
         raise ModelError("the bot did not speak within a minute: run `voxagent doctor`") from None
@@ -177,14 +177,6 @@ def _played(call: Rehearsal, start_s: float) -> NDArray[np.int16]:
         piece = pcm[stamp.first_sample : stamp.first_sample + stamp.samples][: length - at]
         line[at : at + len(piece)] = piece
     return line
-
-
-def _write_wav(path: Path, pcm: NDArray[np.int16]) -> None:
-    with wave.open(str(path), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(_RATE)
-        file.writeframes(pcm.tobytes())
 
 
 def _draw(path: Path, call: Rehearsal, record: _Record, pcm: NDArray[np.int16], start_s: float) -> None:
