@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxagent.bargein import Action, BargeIn, Rung, Thresholds, interjections
+from voxagent.bargein import Action, BargeIn, Cause, Rung, Thresholds, interjections
 
 LANGUAGES = ["en", "de", "fr", "es", "it", "pt", "zh", "ja", "ko", "hi"]
 
@@ -23,12 +23,50 @@ def test_each_rung_has_its_time(ms, actions):
     assert climb(BargeIn(), ms) == actions
 
 
-def test_a_cough_resumes_after_silence():
+@pytest.mark.parametrize(("recogniser", "patience_ms"), [(False, 400), (True, 1200)])
+def test_a_cough_resumes_after_silence_longer_while_words_may_come(recogniser, patience_ms):
+    ladder = BargeIn(recogniser=recogniser)
+    climb(ladder, 300)
+    assert climb(ladder, patience_ms - 20, voiced=False) == []
+    assert climb(ladder, 20, voiced=False) == [Action.RESUME]
+    assert (ladder.rung, ladder.cause) == (Rung.CLEAR, Cause.NOISE)
+
+
+def test_a_duck_alone_does_not_wait_for_words():
+    ladder = BargeIn()
+    climb(ladder, 120)
+    assert climb(ladder, 400, voiced=False) == [Action.RESUME]
+
+
+def test_no_words_resume_at_once_but_not_in_mid_speech():
     ladder = BargeIn()
     climb(ladder, 300)
-    assert climb(ladder, 480, voiced=False) == []
-    assert climb(ladder, 20, voiced=False) == [Action.RESUME]
-    assert ladder.rung is Rung.CLEAR
+    assert ladder.no_words() is None
+    climb(ladder, 100, voiced=False)
+    assert ladder.no_words() is Action.RESUME
+    assert ladder.no_words() is None
+
+
+def test_noise_without_pitch_never_cancels_and_does_not_hold_the_bot_for_ever():
+    ladder = BargeIn()
+    actions = [ladder.frame(True, 20, pitched=False) for _ in range(500)]
+    assert [a for a in actions if a] == [Action.DUCK, Action.PAUSE, Action.RESUME]
+    assert climb(ladder, 500, voiced=False) == []
+    assert climb(ladder, 1000) == [Action.DUCK, Action.PAUSE, Action.CANCEL]
+
+
+def test_a_bot_that_is_done_concedes_the_floor():
+    ladder = BargeIn()
+    climb(ladder, 120)
+    assert (ladder.concede(), ladder.cause) == (Action.CANCEL, Cause.BOT_DONE)
+
+
+@pytest.mark.parametrize(
+    ("transcript", "cause"),
+    [("Stop!", Cause.STOP_WORD), ("Mm-hm.", Cause.BACKCHANNEL), ("the red one", Cause.WORDS), ("...", Cause.NOISE)],
+)
+def test_words_are_told_apart(transcript, cause):
+    assert BargeIn().kind(transcript) is cause
 
 
 def test_a_short_gap_does_not_start_the_count_anew():

@@ -35,6 +35,18 @@ class Action(Enum):
     RESUME = "resume"
 
 
+class Cause(Enum):
+    """Why."""
+
+    VOICE = "voice"
+    LASTING_SPEECH = "lasting speech"
+    STOP_WORD = "stop word"
+    WORDS = "words"
+    BACKCHANNEL = "backchannel"
+    NOISE = "noise"
+    BOT_DONE = "bot finished"
+
+
 @dataclass(frozen=True, slots=True)
 class Thresholds:
     """When the ladder moves, in milliseconds.
@@ -42,22 +54,24 @@ class Thresholds:
     Attributes:
         duck_ms: Voice before the bot gets quieter. Below 80 a keystroke is enough; above 120 people talk louder.
         pause_ms: Voice before the bot holds. A backchannel lasts 150 to 250.
-        cancel_ms: Voice that cancels even without words: nobody coughs for this long.
+        cancel_ms: Voice that cancels even without words: nobody coughs for this long. Half of it must have a pitch.
         gap_ms: Silence inside speech that does not start the count anew (plosives, detector flicker).
         resume_ms: Silence after which the bot goes on if nothing worth stopping for was said.
+        words_ms: The same while a recogniser may still tell what was said: it needs 0.5 to 0.8 s after the last word.
     """
 
     duck_ms: int = 100
-    pause_ms: int = 220
-    cancel_ms: int = 900
+    pause_ms: int = 200
+    cancel_ms: int = 800
     gap_ms: int = 80
-    resume_ms: int = 500
+    resume_ms: int = 400
+    words_ms: int = 1200
 
     def __post_init__(self) -> None:
         if not 0 < self.duck_ms <= self.pause_ms <= self.cancel_ms:
             raise ValueError("thresholds must climb: 0 < duck_ms <= pause_ms <= cancel_ms")
-        if self.gap_ms < 0 or self.resume_ms <= self.gap_ms:
-            raise ValueError("resume_ms must be longer than gap_ms")
+        if not 0 <= self.gap_ms < self.resume_ms <= self.words_ms:
+            raise ValueError("thresholds must climb: 0 <= gap_ms < resume_ms <= words_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,53 +115,101 @@ class BargeIn:
     Args:
         thresholds: See `Thresholds`.
         language: Of the caller.
+        recogniser: Whether `words` or `no_words` will be called for what was said.
     """
 
-    def __init__(self, thresholds: Thresholds | None = None, language: str | None = None) -> None:
+    def __init__(
+        self, thresholds: Thresholds | None = None, language: str | None = None, recogniser: bool = True
+    ) -> None:
         self.rung = Rung.CLEAR
+        self.cause = Cause.VOICE
+        """Of the last action."""
         self._limits = thresholds or Thresholds()
         self._lists = interjections(language)
-        self._voice_ms = self._silence_ms = 0
+        self._recogniser = recogniser
+        self._voice_ms = self._pitched_ms = self._silence_ms = 0
+        self._noise = False
 
-    def frame(self, voiced: bool, frame_ms: int) -> Action | None:
-        """Counts one frame of the caller's audio."""
+    @property
+    def voice_ms(self) -> int:
+        """How long the caller has been heard."""
+        return self._voice_ms
+
+    def frame(self, voiced: bool, frame_ms: int, pitched: bool = True) -> Action | None:
+        """Counts one frame of the caller's audio.
+
+        Args:
+            voiced: Whether the detector takes it for voice.
+            frame_ms: Its length.
+            pitched: Whether it has the pitch of a voice, as keyboards and slamming doors do not.
+        """
         if self.rung is Rung.CANCELLED:
             return None
         if not voiced:
             self._silence_ms += frame_ms
             if self._silence_ms > self._limits.gap_ms:
-                self._voice_ms = 0
-            return self._resume() if self._silence_ms >= self._limits.resume_ms else None
+                self._voice_ms = self._pitched_ms = 0
+                self._noise = False
+            return self._resume(Cause.NOISE) if self._silence_ms >= self._patience_ms else None
         self._silence_ms = 0
         self._voice_ms += frame_ms
-        if self._voice_ms >= self._limits.cancel_ms:
-            return self._climb(Rung.CANCELLED, Action.CANCEL)
-        if self._voice_ms >= self._limits.pause_ms and self.rung in (Rung.CLEAR, Rung.DUCKED):
-            return self._climb(Rung.PAUSED, Action.PAUSE)
-        if self._voice_ms >= self._limits.duck_ms and self.rung is Rung.CLEAR:
-            return self._climb(Rung.DUCKED, Action.DUCK)
-        return None
+        self._pitched_ms += frame_ms * pitched
+        return self._count() if not self._noise else None
 
     def words(self, transcript: str) -> Action | None:
         """Judges what the caller has said so far: a stop phrase or real words cancel, backchannels let go on."""
-        words = _words(transcript)
-        if self.rung is Rung.CANCELLED or not words:
+        cause = self.kind(transcript)
+        if self.rung is Rung.CANCELLED or cause is Cause.NOISE:
             return None
-        if _contains(words, self._lists.stops):
-            return self._climb(Rung.CANCELLED, Action.CANCEL)
-        if _made_of(words, self._lists.backchannels):
-            self._voice_ms = 0
-            return self._resume()
-        return self._climb(Rung.CANCELLED, Action.CANCEL)
+        if cause is Cause.BACKCHANNEL:
+            self._voice_ms = self._pitched_ms = 0
+            return self._resume(cause)
+        return self._climb(Rung.CANCELLED, Action.CANCEL, cause)
 
-    def _climb(self, rung: Rung, action: Action) -> Action:
-        self.rung = rung
+    def kind(self, transcript: str) -> Cause:
+        """What the caller's words amount to: a stop word, a backchannel, words, or noise when there are none."""
+        words = _words(transcript)
+        if not words:
+            return Cause.NOISE
+        if _contains(words, self._lists.stops):
+            return Cause.STOP_WORD
+        return Cause.BACKCHANNEL if _made_of(words, self._lists.backchannels) else Cause.WORDS
+
+    def concede(self) -> Action:
+        """The bot has said what it had to say while the caller was speaking: the caller has the floor."""
+        return self._climb(Rung.CANCELLED, Action.CANCEL, Cause.BOT_DONE)
+
+    def no_words(self) -> Action | None:
+        """The recogniser found no words in what was heard."""
+        return self._resume(Cause.NOISE) if self._silence_ms > self._limits.gap_ms else None
+
+    @property
+    def _patience_ms(self) -> int:
+        waits = self._recogniser and self.rung is Rung.PAUSED
+        return self._limits.words_ms if waits else self._limits.resume_ms
+
+    def _count(self) -> Action | None:
+        limits = self._limits
+        if self._voice_ms >= limits.cancel_ms and self._pitched_ms * 2 >= limits.cancel_ms:
+            return self._climb(Rung.CANCELLED, Action.CANCEL, Cause.LASTING_SPEECH)
+        if self._voice_ms >= 2 * limits.cancel_ms:
+            # A machine that runs: holding the bot back until it stops would be worse than the noise.
+            self._noise = True
+            return self._resume(Cause.NOISE)
+        if self._voice_ms >= limits.pause_ms and self.rung in (Rung.CLEAR, Rung.DUCKED):
+            return self._climb(Rung.PAUSED, Action.PAUSE, Cause.VOICE)
+        if self._voice_ms >= limits.duck_ms and self.rung is Rung.CLEAR:
+            return self._climb(Rung.DUCKED, Action.DUCK, Cause.VOICE)
+        return None
+
+    def _climb(self, rung: Rung, action: Action, cause: Cause) -> Action:
+        self.rung, self.cause = rung, cause
         return action
 
-    def _resume(self) -> Action | None:
-        if self.rung is Rung.CLEAR:
+    def _resume(self, cause: Cause) -> Action | None:
+        if self.rung in (Rung.CLEAR, Rung.CANCELLED):
             return None
-        return self._climb(Rung.CLEAR, Action.RESUME)
+        return self._climb(Rung.CLEAR, Action.RESUME, cause)
 
 
 def _contains(words: tuple[str, ...], phrases: frozenset[tuple[str, ...]]) -> bool:

@@ -14,6 +14,7 @@ from typing import Protocol
 from voxagent.ledger import Heard, Word
 from voxagent.model import Pcm
 from voxagent.pcm import Resampler, to_int16
+from voxagent.phrases import Phrase
 from voxagent.session import AudioChunk
 from voxagent.turn import Session
 from voxagent_pipecat.timeline import Timeline
@@ -49,6 +50,22 @@ class Outlet(Protocol):
         ...
 
 
+class SpeechObserver(Protocol):
+    """Who wants to know what is said, as it is made and as it is heard. Must not block."""
+
+    def phrase(self, key: str, phrase: Phrase) -> None:
+        """A phrase's first audio is there."""
+        ...
+
+    def chunk(self, key: str, chunk: AudioChunk) -> None:
+        """Audio was made and taken."""
+        ...
+
+    def word(self, key: str, word: Word) -> None:
+        """A word was heard to its end."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class Utterance:
     """One thing to say: a session, and how far it got.
@@ -67,6 +84,7 @@ class Utterance:
         began_s: When Pipecat takes its audio to begin, on the event loop's clock.
         after_s: When the last word of those before ends, on the same clock.
         words_handed: Words given to the outlet.
+        words_heard: Words the observers were told of.
         sounded: Something of it was handed over.
         hungry: It waited for the model, not for text.
         busy: A chunk is being handed over.
@@ -87,6 +105,7 @@ class Utterance:
     began_s: float | None = None
     after_s: float = 0.0
     words_handed: int = 0
+    words_heard: int = 0
     sounded: bool = False
     hungry: bool = False
     busy: bool = False
@@ -110,6 +129,7 @@ class Mouth:
     """
 
     def __init__(self, outlet: Outlet, sample_rate: int, lead_s: float, now: Callable[[], float]) -> None:
+        self.observers: list[SpeechObserver] = []
         self.underruns = 0
         self.underrun_s = 0.0
         self.peak_lead_s = 0.0
@@ -121,6 +141,19 @@ class Mouth:
         self._timeline = Timeline()
         self._last: Utterance | None = None
         self._last_word_s = self._last_firm_word_s = 0.0
+
+    @property
+    def hungry(self) -> bool:
+        """Whether somebody who speaks waits for the model."""
+        return self._last is not None and self._last.hungry
+
+    def follow(self) -> None:
+        """The transport tells from now on what it plays, with `sounded`."""
+        self._timeline.follow()
+
+    def sounded(self, seconds: float) -> None:
+        """So much more of what was handed over was played."""
+        self._timeline.sounded(seconds, self._now())
 
     async def queue(self, utterance: Utterance) -> None:
         """Lets an utterance speak after those before it; one that only waits for text steps aside."""
@@ -182,6 +215,7 @@ class Mouth:
             self.note_heard(utterance)
         else:
             utterance.session.heard(utterance.session.stats.made_samples)
+            self._tell_words(utterance, utterance.session)
 
     def note_start(self, utterance: Utterance) -> None:
         """Pipecat takes the utterance to begin now: it counts the seconds of its words from here."""
@@ -192,6 +226,7 @@ class Mouth:
         if utterance.session is not None and utterance.sounded:
             seconds = self._timeline.sounded_s(utterance.key, self._now())
             utterance.session.heard(math.ceil(seconds * utterance.session.spec.sample_rate))
+            self._tell_words(utterance, utterance.session)
 
     def cut(self, utterances: Collection[Utterance]) -> None:
         """Ends utterances now; whatever of them has not sounded never will."""
@@ -271,7 +306,18 @@ class Mouth:
             if utterance.turn is turn:
                 utterance.turn = None
 
+    def _tell_words(self, utterance: Utterance, session: Session) -> None:
+        words, position = session.words, session.position.samples
+        while utterance.words_heard < len(words) and words[utterance.words_heard].end_sample <= position:
+            for observer in self.observers:
+                observer.word(utterance.key, words[utterance.words_heard])
+            utterance.words_heard += 1
+
     async def _hand(self, utterance: Utterance, session: Session, chunk: AudioChunk) -> None:
+        for observer in self.observers:
+            if chunk.first:
+                observer.phrase(utterance.key, chunk.phrase)
+            observer.chunk(utterance.key, chunk)
         if utterance.resampler is None:
             utterance.resampler = Resampler(chunk.sample_rate, self._rate)
         pcm = utterance.resampler.push(chunk.pcm)
@@ -294,7 +340,7 @@ class Mouth:
 
     async def _hand_piece(self, utterance: Utterance, pcm: Pcm) -> float:
         now_s = self._now()
-        gap_s = now_s - self._timeline.end_s
+        gap_s = self._timeline.dry_s(now_s)
         if utterance.sounded and utterance.hungry and gap_s > _GAP_S:
             self.underruns += 1
             self.underrun_s += gap_s
@@ -313,7 +359,7 @@ class Mouth:
         """Hands over the words that are as good as heard within a piece: its samples `start` to `end`."""
         words, rate = session.words, session.spec.sample_rate
         while utterance.words_handed < len(words):
-            at = _heard_at(words[utterance.words_handed], rate)
+            at = self._heard_at(words[utterance.words_handed], rate)
             if at > end:
                 return
             await self._hand_word(utterance, words[utterance.words_handed], start_s + max(0, at - start) / rate)
@@ -330,7 +376,8 @@ class Mouth:
         silent_at_s = self._timeline.silent_at_s(utterance.key)
         return 0.0 if silent_at_s is None else silent_at_s - self._now()
 
-
-def _heard_at(word: Word, rate: int) -> int:
-    """The sample at which a word counts as said: almost its end."""
-    return max(word.start_sample, word.end_sample - round(_EARLY_S * rate))
+    def _heard_at(self, word: Word, rate: int) -> int:
+        """The sample at which a word counts as said: its end, or almost where the transport cannot be asked."""
+        if self._timeline.followed:
+            return word.end_sample
+        return max(word.start_sample, word.end_sample - round(_EARLY_S * rate))

@@ -46,6 +46,8 @@ from voxagent.phrases import PhraseSplitter
 from voxagent.turn import Session
 from voxagent_pipecat.aggregator import SILENT, Carried, PhraseAggregator, cut_whole
 from voxagent_pipecat.contexts import AudioContexts, Unspoken
+from voxagent_pipecat.mouth import SpeechObserver
+from voxagent_pipecat.playhead import IN_ORDER, Playhead, PlayheadFrame
 from voxagent_pipecat.settings import (
     VoxAgentTTSSettings,
     check_language,
@@ -140,6 +142,9 @@ class VoxAgentTTSService(TTSService):
         self._lead_s = lead_ms / 1000
         self._contexts = AudioContexts(self, self._tell)
         self._speaker: Speaker | None = None
+        self._playhead: Playhead | None = None
+        self.observers: list[SpeechObserver] = []
+        """Told of every phrase, chunk and heard word as it happens."""
         self._unspoken: set[str] = set()
         self._frame: Frame | None = None
         self._lead: str | None = None
@@ -181,6 +186,7 @@ class VoxAgentTTSService(TTSService):
         await super().setup(setup)
         self._engine = engine = await self._lease.acquire()
         self._speaker = Speaker(self._contexts, self._open_session, self.sample_rate, self._lead_s)
+        self._speaker.observe(self.observers)
         self._phrases.set_max_phrase_s(self._max_phrase_s)
         if (tag := speech_options(self._settings).language) is not None:
             check_language(tag, engine.spec)
@@ -207,6 +213,8 @@ class VoxAgentTTSService(TTSService):
         self._disarm()
         await self._tell(*self._cut(all_of_them=True))
         await super().cleanup()
+        if self._playhead is not None and self._speaker is not None:
+            self._playhead.leave(self._speaker)
         for task in self._speaker.tasks if self._speaker is not None else ():
             await self.cancel_task(task)
         self._engine = None
@@ -223,6 +231,10 @@ class VoxAgentTTSService(TTSService):
             await super().process_frame(frame, direction)
             await self._tell(*spoken)
         elif isinstance(frame, SystemFrame):
+            if isinstance(frame, PlayheadFrame) and frame.playhead is not None and self._speaker is not None:
+                self._speaker.follow()
+                frame.playhead.listen(self._speaker)
+                self._playhead = frame.playhead
             await super().process_frame(frame, direction)
         elif not self._is_stale(frame):
             self._frame = frame
@@ -375,8 +387,10 @@ class VoxAgentTTSService(TTSService):
         if isinstance(frame, Unspoken):
             self._unspoken.add(frame.context_id)
             return
-        if isinstance(frame, TTSTextFrame) and frame.context_id in self._unspoken:
-            frame.append_to_context = False
+        if isinstance(frame, TTSTextFrame):
+            if frame.context_id in self._unspoken:
+                frame.append_to_context = False
+            frame.metadata[IN_ORDER] = True
         if isinstance(frame, TTSStoppedFrame):
             self._unspoken.discard(frame.context_id or "")
         await super().push_frame(frame, direction)

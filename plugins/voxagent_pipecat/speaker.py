@@ -14,7 +14,7 @@ from voxagent.errors import EngineFull, ModelError, SessionStateError
 from voxagent.ledger import Heard
 from voxagent.session import SessionState
 from voxagent.turn import Session
-from voxagent_pipecat.mouth import Mouth, Outlet, Utterance
+from voxagent_pipecat.mouth import Mouth, Outlet, SpeechObserver, Utterance
 
 _OPENING_ERRORS = (EngineFull, ModelError, SessionStateError, ValueError)
 
@@ -96,6 +96,25 @@ class Speaker:
         self._utterances: dict[str, Utterance] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._turns = self._cuts = self._failures = 0
+
+    def observe(self, observers: list[SpeechObserver]) -> None:
+        """Tells the observers, those that are added later too."""
+        self._mouth.observers = observers
+
+    @property
+    def hungry(self) -> bool:
+        """Whether somebody who speaks waits for the model."""
+        return self._mouth.hungry
+
+    def follow(self) -> None:
+        """The transport tells from now on what it plays."""
+        self._mouth.follow()
+
+    def handed(self, key: str, seconds: float) -> None:
+        """So much more of a context's audio was handed to the network."""
+        if key in self._utterances:
+            self._mouth.sounded(seconds)
+            self._mouth.note_heard(self._utterances[key])
 
     def stats(self, stale_texts: int) -> SpeechStats:
         """The counters so far."""

@@ -1,6 +1,7 @@
 """When audio handed to a transport sounds: one speaker, one thing after another.
 
-Pure: the caller brings the time, on any clock, in seconds. Knows nothing of Pipecat.
+Pure: the caller brings the time, on any clock, in seconds. Knows nothing of Pipecat. A transport that tells what it
+really played is believed (`follow`); any other is taken to play at once, in order, and in real time.
 """
 
 from __future__ import annotations
@@ -8,6 +9,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Container
 from dataclasses import dataclass
+
+# What adding and subtracting pieces of a second leaves over.
+_ROUNDING_S = 1e-6
 
 
 @dataclass(slots=True)
@@ -18,20 +22,42 @@ class _Span:
 
 
 class Timeline:
-    """Follows what a transport plays without asking it: it plays at once, in order, and in real time.
-
-    A key names an utterance; its audio may come in any number of pieces.
-    """
+    """Follows what a transport plays. A key names an utterance; its audio may come in any number of pieces."""
 
     def __init__(self) -> None:
         self.end_s = 0.0
         """When everything handed over will have sounded; in the past when it has."""
+        self.followed = False
+        """Whether the transport tells what it plays."""
         self._spans: deque[_Span] = deque()
         self._sounded_s: dict[str, float] = {}
 
+    def follow(self) -> None:
+        """From now on nothing has sounded but what `sounded` tells."""
+        self.followed = True
+
+    def sounded(self, seconds: float, now_s: float) -> None:
+        """The transport has played so much more of what it was given, in order."""
+        while seconds > 0 and self._spans:
+            head = self._spans[0]
+            played_s = min(seconds, head.end_s - head.start_s)
+            seconds -= played_s
+            head.start_s += played_s
+            if head.key in self._sounded_s:
+                self._sounded_s[head.key] += played_s
+            if head.end_s - head.start_s < _ROUNDING_S:
+                self._spans.popleft()
+        self.end_s = now_s + self.ahead_s(now_s)
+
     def ahead_s(self, now_s: float) -> float:
         """Audio handed over that has not sounded yet."""
+        if self.followed:
+            return sum(span.end_s - span.start_s for span in self._spans)
         return max(0.0, self.end_s - now_s)
+
+    def dry_s(self, now_s: float) -> float:
+        """How long there has been nothing left to sound."""
+        return 0.0 if self.ahead_s(now_s) else max(0.0, now_s - self.end_s)
 
     def put(self, key: str, seconds: float, now_s: float) -> float:
         """Hands over a piece of audio; returns when its first sample sounds."""
@@ -47,15 +73,24 @@ class Timeline:
 
     def sounded_s(self, key: str, now_s: float) -> float:
         """How much of an utterance has sounded."""
+        if self.followed:
+            return self._sounded_s.get(key, 0.0)
         live = (min(span.end_s, now_s) - span.start_s for span in self._spans if span.key == key)
         return self._sounded_s.get(key, 0.0) + sum(seconds for seconds in live if seconds > 0)
 
     def silent_at_s(self, key: str) -> float | None:
         """When the last of an utterance will have sounded; None when nothing of it is left."""
+        if self.followed:
+            left = [span for span in self._spans if span.key == key]
+            return self.end_s if left else None
         return max((span.end_s for span in self._spans if span.key == key), default=None)
 
     def drop(self, keys: Container[str], now_s: float) -> None:
         """Takes back what has not sounded of some utterances; the others move up."""
+        if self.followed:
+            self._spans = deque(span for span in self._spans if span.key not in keys)
+            self.end_s = now_s + self.ahead_s(now_s)
+            return
         self._settle(now_s)
         spans, self._spans = self._spans, deque()
         self.end_s = min(self.end_s, now_s)
@@ -74,7 +109,7 @@ class Timeline:
         self._sounded_s.pop(key, None)
 
     def _settle(self, now_s: float) -> None:
-        while self._spans and self._spans[0].end_s <= now_s:
+        while not self.followed and self._spans and self._spans[0].end_s <= now_s:
             span = self._spans.popleft()
             if span.key in self._sounded_s:
                 self._sounded_s[span.key] += span.end_s - span.start_s

@@ -1,0 +1,264 @@
+"""`Playhead`: what a transport was given to play, and how much of it was handed to the network.
+
+A source for a WebRTC track, fed with blocks of PCM. Frames that follow audio in Pipecat's order are released when that
+audio has been handed over, and not before: words, the end of a reply, the bot's falling silent. Knows no transport.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from pipecat.frames.frames import Frame, SystemFrame, TTSStoppedFrame
+from pipecat.processors.frame_processor import FrameDirection
+
+from voxagent.pcm import Pcm, Resampler, to_float32
+from voxagent.playout import Frame as VoiceFrame
+from voxagent.playout import Playout
+from voxagent.session import Position
+
+RATE = 48000
+IN_ORDER = "voxagent.in_order"
+"""In the metadata of a frame: it stands behind the audio that it belongs to, whatever its time says."""
+
+
+class PlayheadListener(Protocol):
+    """Whose speech is played."""
+
+    @property
+    def hungry(self) -> bool:
+        """Whether it waits for its model: silence is an underrun."""
+        ...
+
+    def handed(self, key: str, seconds: float) -> None:
+        """So much more of a context's audio was handed to the network."""
+        ...
+
+
+@dataclass
+class PlayheadFrame(SystemFrame):
+    """Goes upstream when a transport starts: it tells what it really plays.
+
+    Parameters:
+        playhead: The transport's.
+    """
+
+    playhead: Playhead | None = None
+
+
+@dataclass(slots=True)
+class _Span:
+    """A stretch of one context's audio, in 48 kHz samples."""
+
+    key: str | None
+    samples: int
+    interruptible: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """A frame that is pushed on when everything before it was handed over."""
+
+    at_samples: int
+    frame: Frame
+    direction: FrameDirection
+
+
+class Playhead:
+    """Plays blocks of PCM in order (a `voxagent_webrtc.track.Source`).
+
+    Args:
+        headroom_ms: Audio held ready: 60 rides out a stall of 40 ms, more only delays nothing but a pause's memory.
+    """
+
+    def __init__(self, headroom_ms: float = 80.0) -> None:
+        self.playout = Playout(RATE, 20, headroom_ms)
+        self._generation = self.playout.begin()
+        self._listeners: list[PlayheadListener] = []
+        self._entered: deque[_Span] = deque()
+        self._spans: deque[_Span] = deque()
+        self._due: deque[_Due] = deque()
+        self._written = self._handed = 0
+        self._resampler: Resampler | None = None
+        self._room = asyncio.Event()
+        self._ready = asyncio.Event()
+        self._mute = self._closed = False
+        self._audible = False
+
+    # --- what is to be played ------------------------------------------------------------------------------------
+
+    def listen(self, listener: PlayheadListener) -> None:
+        """Tells `listener` what is handed over, until `leave`."""
+        if listener not in self._listeners:
+            self._listeners.append(listener)
+
+    def leave(self, listener: PlayheadListener) -> None:
+        """Tells it no more."""
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+
+    def enter(self, key: str | None, seconds: float, interruptible: bool) -> None:
+        """Audio of a context is on its way; `write` will bring it, in this order."""
+        if self._mute and interruptible:
+            return
+        self._entered.append(_Span(key, round(seconds * RATE), interruptible))
+
+    async def write(self, pcm: bytes, sample_rate: int, interruptible: bool) -> bool:
+        """Plays a block of 16-bit mono PCM; returns when it is in the playout, False if it will never sound."""
+        while not self.playout.wants and not self._closed and not (self._mute and interruptible):
+            self._room.clear()
+            await self._room.wait()
+        if self._closed or (self._mute and interruptible):
+            return False
+        block = self._resampled(to_float32(np.frombuffer(pcm, np.int16)), sample_rate)
+        self._place(len(block))
+        self.playout.push(block, self._generation)
+        self._written += len(block)
+        return True
+
+    def follow(self, frame: Frame, direction: FrameDirection) -> None:
+        """Releases a frame when everything written so far was handed over."""
+        if self._mute and frame.interruptible and not isinstance(frame, SystemFrame):
+            return
+        if isinstance(frame, TTSStoppedFrame):
+            self._flush()
+        self._due.append(_Due(self._written, frame, direction))
+        self._ready.set()
+
+    def _flush(self) -> None:
+        """The stretch of speech ends here: nothing may stay behind in the resampler."""
+        if self._resampler is not None and len(tail := self._resampler.flush()):
+            self._place(len(tail))
+            self.playout.push(tail, self._generation)
+            self._written += len(tail)
+
+    # --- what is played ------------------------------------------------------------------------------------------
+
+    def pull(self) -> VoiceFrame:
+        """The next frame, for the sender."""
+        if not any(listener.hungry for listener in self._listeners):
+            self.playout.finish()
+        frame = self.playout.pull()
+        if frame.speech_samples:
+            self._advance(frame.speech_samples)
+        audible = frame.speech_samples > 0
+        if audible != self._audible and not (self.playout.paused and self._audible):
+            self._audible = audible
+        if self.playout.wants:
+            self._room.set()
+        return frame
+
+    @property
+    def audible(self) -> bool:
+        """Whether the bot has the floor: it sounds, or would if it were not held back."""
+        return self._audible or self.playout.buffered_samples > 0
+
+    @property
+    def interruptible(self) -> bool:
+        """Whether what sounds now may be interrupted."""
+        return not any(not span.interruptible for span in self._spans)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody pulls any more."""
+        return self._closed
+
+    @property
+    def drained(self) -> bool:
+        """Whether everything written was handed over."""
+        return not self.playout.buffered_samples
+
+    def interrupt(self) -> Position | None:
+        """Silence now, and until `reopen` for everything interruptible; uninterruptible speech goes on.
+
+        Returns:
+            How much was handed over since the last silence, or None when nothing was cut.
+        """
+        self._mute = True
+        self._entered = deque(span for span in self._entered if not span.interruptible)
+        self._room.set()
+        if not self.interruptible:
+            return None
+        position = Position(self.playout.interrupt(), RATE)
+        self._generation = self.playout.begin()
+        self._spans.clear()
+        self._written = self._handed
+        if self._resampler is not None:
+            self._resampler.flush()
+        self._ready.set()
+        return position
+
+    def reopen(self) -> None:
+        """The interruption has reached everybody: what comes from now on is new."""
+        self._mute = False
+
+    def close(self) -> None:
+        """Nobody pulls any more: whoever waits is let go."""
+        self._closed = True
+        self._room.set()
+        self._ready.set()
+
+    # --- frames that follow --------------------------------------------------------------------------------------
+
+    def take_due(self) -> list[tuple[Frame, FrameDirection]]:
+        """The frames whose audio was handed over, in order."""
+        due: list[tuple[Frame, FrameDirection]] = []
+        while self._due and (self._due[0].at_samples <= self._handed or self._closed):
+            one = self._due.popleft()
+            due.append((one.frame, one.direction))
+        return due
+
+    def take_cut(self) -> list[tuple[Frame, FrameDirection]]:
+        """After an interruption: what survives of the frames that waited for audio nobody will hear."""
+        survivors = [one for one in self._due if isinstance(one.frame, SystemFrame) or not one.frame.interruptible]
+        self._due.clear()
+        return [(one.frame, one.direction) for one in survivors]
+
+    async def wait_due(self) -> None:
+        """Waits until there may be something to take."""
+        await self._ready.wait()
+        self._ready.clear()
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    def _resampled(self, pcm: Pcm, sample_rate: int) -> Pcm:
+        if sample_rate == RATE:
+            return pcm
+        if self._resampler is None or self._resampler.source_rate != sample_rate:
+            self._resampler = Resampler(sample_rate, RATE)
+        return self._resampler.push(pcm)
+
+    def _place(self, samples: int) -> None:
+        """Notes whose the next samples are."""
+        while samples:
+            if not self._entered:
+                self._spans.append(_Span(None, samples, True))
+                return
+            head = self._entered[0]
+            taken = min(samples, head.samples)
+            if taken == head.samples:
+                self._entered.popleft()
+            else:
+                head.samples -= taken
+            if taken:
+                self._spans.append(_Span(head.key, taken, head.interruptible))
+            samples -= taken
+
+    def _advance(self, samples: int) -> None:
+        self._handed += samples
+        while samples and self._spans:
+            head = self._spans[0]
+            taken = min(samples, head.samples)
+            if head.key is not None:
+                for listener in self._listeners:
+                    listener.handed(head.key, taken / RATE)
+            if taken == head.samples:
+                self._spans.popleft()
+            else:
+                head.samples -= taken
+            samples -= taken
+        if (self._due and self._due[0].at_samples <= self._handed) or self.drained:
+            self._ready.set()

@@ -1,0 +1,158 @@
+"""`AudioLine`: one call's audio over any number of peer connections, both ways.
+
+Owns what has to be reached inside aiortc: packets before its jitter buffer, and packets on their way out. Everything
+that depends on aiortc's private names is in this module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from aiortc import RTCPeerConnection, RTCRtpSender, RTCRtpTransceiver
+
+from voxagent.pcm import Pcm16
+from voxagent.playout import Frame
+from voxagent_webrtc.ear import Ear, EarStats, Packet
+from voxagent_webrtc.track import Source, TrackStats, VoiceTrack
+
+_CODECS = "_RTCRtpReceiver__codecs"
+_JITTER_BUFFER = "_RTCRtpReceiver__jitter_buffer"
+_RTCP_TYPES = range(192, 224)
+
+
+@dataclass(frozen=True, slots=True)
+class SentPacket:
+    """One RTP packet of the bot's voice, as it was given to the socket.
+
+    Attributes:
+        at_s: When, on the event loop's clock.
+        sequence_number: Its number.
+        bytes: Its size.
+        marker: Speech starts in it after silence.
+    """
+
+    at_s: float
+    sequence_number: int
+    bytes: int
+    marker: bool
+
+
+class _Tap:
+    """Stands where aiortc has a jitter buffer: hands packets to the ear at once, and nothing to aiortc's decoder."""
+
+    def __init__(self, ear: Ear) -> None:
+        self._ear = ear
+
+    def add(self, packet: Packet) -> tuple[bool, None]:
+        self._ear.packet(packet)
+        return False, None
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """What a line connects the peer to.
+
+    Attributes:
+        source: What the peer hears.
+        on_audio: Takes the caller's audio, 16 kHz mono int16, as its packets arrive.
+        on_frame: Sees every frame handed to the sender, and how late it was in seconds.
+        on_packet: Sees every packet of the bot's voice as it leaves.
+    """
+
+    source: Source
+    on_audio: Callable[[Pcm16], None]
+    on_frame: Callable[[Frame, float], None] | None = None
+    on_packet: Callable[[SentPacket], None] | None = None
+
+
+class AudioLine:
+    """Plays a source to the peer, and hears the peer. Silent and deaf until something is plugged in."""
+
+    def __init__(self) -> None:
+        self._ends: Ends | None = None
+        self._transceiver: RTCRtpTransceiver | None = None
+        self._track: VoiceTrack | None = None
+        self._ear: Ear | None = None
+
+    @property
+    def track_stats(self) -> TrackStats | None:
+        """Of the track in use."""
+        return self._track.stats if self._track is not None else None
+
+    @property
+    def ear_stats(self) -> EarStats | None:
+        """Of the stream in use."""
+        return self._ear.stats if self._ear is not None else None
+
+    def plug(self, ends: Ends) -> None:
+        """Connects the call to what speaks and listens."""
+        self._ends = ends
+        if self._transceiver is not None:
+            self._speak(self._transceiver, ends)
+
+    def attach(self, pc: RTCPeerConnection) -> None:
+        """Takes over the first audio transceiver of a connection; the one before falls silent.
+
+        Call it when the remote description is set. May be called again for the same connection.
+
+        Raises:
+            ValueError: The peer offered no audio.
+        """
+        transceiver = next((t for t in pc.getTransceivers() if t.kind == "audio"), None)
+        if transceiver is None:
+            raise ValueError("the offer has no audio: add an audio track or transceiver to it")
+        transceiver.direction = "sendrecv"
+        self._transceiver = transceiver
+        self._listen(transceiver)
+        if self._ends is not None:
+            self._speak(transceiver, self._ends)
+
+    def detach(self) -> None:
+        """Falls silent and deaf; the source keeps what it has not said."""
+        if self._track is not None:
+            self._track.stop()
+        self._track = self._ear = self._transceiver = self._ends = None
+
+    def _listen(self, transceiver: RTCRtpTransceiver) -> None:
+        receiver: Any = transceiver.receiver
+        if isinstance(getattr(receiver, _JITTER_BUFFER), _Tap) and self._ear is not None:
+            return
+        self._ear = Ear(getattr(receiver, _CODECS), self._hear)
+        setattr(receiver, _JITTER_BUFFER, _Tap(self._ear))
+        receiver._enabled = True
+
+    def _hear(self, pcm: Pcm16) -> None:
+        if self._ends is not None:
+            self._ends.on_audio(pcm)
+
+    def _speak(self, transceiver: RTCRtpTransceiver, ends: Ends) -> None:
+        sender = transceiver.sender
+        if self._track is not None and sender.track is self._track:
+            return
+        if self._track is not None:
+            self._track.stop()
+        self._track = VoiceTrack(ends.source, ends.on_frame)
+        sender.replaceTrack(self._track)
+        self._watch(sender, self._track, ends.on_packet)
+
+    def _watch(self, sender: RTCRtpSender, track: VoiceTrack, on_packet: Callable[[SentPacket], None] | None) -> None:
+        """Sees to the marker bit, which aiortc sets on every packet, and reports what leaves."""
+        transport: Any = sender.transport
+        send = transport._send_rtp
+        ssrc = sender._ssrc.to_bytes(4, "big")
+
+        async def send_rtp(data: bytes) -> None:
+            if len(data) < 12 or data[1] in _RTCP_TYPES or data[8:12] != ssrc or sender.track is not track:
+                await send(data)
+                return
+            marker = bool(track.markers) and track.markers.popleft()
+            data = bytes((data[0], data[1] & 0x7F | marker << 7)) + data[2:]
+            await send(data)
+            if on_packet is not None:
+                number = int.from_bytes(data[2:4], "big")
+                on_packet(SentPacket(asyncio.get_running_loop().time(), number, len(data), marker))
+
+        transport._send_rtp = send_rtp
