@@ -374,7 +374,11 @@ class Mouth:
 
     def _left_s(self, utterance: Utterance) -> float:
         silent_at_s = self._timeline.silent_at_s(utterance.key)
-        return 0.0 if silent_at_s is None else silent_at_s - self._now()
+        if silent_at_s is None:
+            return 0.0
+        left_s = silent_at_s - self._now()
+        # Frames are handed over whole: the last one comes later than its samples alone would.
+        return max(left_s, _FRAME_S / 2) if self._timeline.followed else left_s
 
     def _heard_at(self, word: Word, rate: int) -> int:
         """The sample at which a word counts as said: its end, or almost where the transport cannot be asked."""

@@ -24,6 +24,8 @@ RATE = 48000
 IN_ORDER = "voxagent.in_order"
 """In the metadata of a frame: it stands behind the audio that it belongs to, whatever its time says."""
 
+_AT = "voxagent.at_samples"
+
 
 class PlayheadListener(Protocol):
     """Whose speech is played."""
@@ -85,7 +87,7 @@ class Playhead:
         self._resampler: Resampler | None = None
         self._room = asyncio.Event()
         self._ready = asyncio.Event()
-        self._mute = self._closed = False
+        self._stale = self._mute = self._closed = False
         self._audible = False
 
     # --- what is to be played ------------------------------------------------------------------------------------
@@ -102,9 +104,13 @@ class Playhead:
 
     def enter(self, key: str | None, seconds: float, interruptible: bool) -> None:
         """Audio of a context is on its way; `write` will bring it, in this order."""
-        if self._mute and interruptible:
+        if self._stale and interruptible:
             return
         self._entered.append(_Span(key, round(seconds * RATE), interruptible))
+
+    def mark(self, frame: Frame) -> None:
+        """The frame belongs behind everything that is on its way; blocks that wait to be filled come later still."""
+        frame.metadata[_AT] = self._written + sum(span.samples for span in self._entered)
 
     async def write(self, pcm: bytes, sample_rate: int, interruptible: bool) -> bool:
         """Plays a block of 16-bit mono PCM; returns when it is in the playout, False if it will never sound."""
@@ -125,7 +131,8 @@ class Playhead:
             return
         if isinstance(frame, TTSStoppedFrame):
             self._flush()
-        self._due.append(_Due(self._written, frame, direction))
+        at_samples = max(self._written, frame.metadata.get(_AT, 0), self._due[-1].at_samples if self._due else 0)
+        self._due.append(_Due(at_samples, frame, direction))
         self._ready.set()
 
     def _flush(self) -> None:
@@ -177,7 +184,7 @@ class Playhead:
         Returns:
             How much was handed over since the last silence, or None when nothing was cut.
         """
-        self._mute = True
+        self._stale = self._mute = True
         self._entered = deque(span for span in self._entered if not span.interruptible)
         self._room.set()
         if not self.interruptible:
@@ -191,9 +198,13 @@ class Playhead:
         self._ready.set()
         return position
 
+    def renew(self) -> None:
+        """The interruption has come down the pipeline: what enters from now on is new."""
+        self._stale = False
+
     def reopen(self) -> None:
-        """The interruption has reached everybody: what comes from now on is new."""
-        self._mute = False
+        """Everything that entered before the interruption has been refused: what is written from now on is new."""
+        self._stale = self._mute = False
 
     def close(self) -> None:
         """Nobody pulls any more: whoever waits is let go."""

@@ -387,9 +387,10 @@ class VoxAgentTTSService(TTSService):
         if isinstance(frame, Unspoken):
             self._unspoken.add(frame.context_id)
             return
-        if isinstance(frame, TTSTextFrame):
-            if frame.context_id in self._unspoken:
-                frame.append_to_context = False
+        if isinstance(frame, TTSTextFrame) and frame.context_id in self._unspoken:
+            frame.append_to_context = False
+        if frame.pts:
+            # Words, progress and the end of a reply stand behind their audio: better than any time, where it is heeded.
             frame.metadata[IN_ORDER] = True
         if isinstance(frame, TTSStoppedFrame):
             self._unspoken.discard(frame.context_id or "")

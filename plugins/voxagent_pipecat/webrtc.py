@@ -353,6 +353,7 @@ class VoiceOutputTransport(BaseOutputTransport):
         """Keeps track of whose audio is on its way, the silence that fills up the last block included."""
         if frame.metadata.get(IN_ORDER):
             frame.pts = None
+            self._playhead.mark(frame)
         elif isinstance(frame, OutputAudioRawFrame):
             key = frame.context_id if isinstance(frame, TTSAudioRawFrame) else None
             samples = len(frame.audio) // 2 // frame.num_channels
@@ -391,6 +392,7 @@ class VoiceOutputTransport(BaseOutputTransport):
         self._done = [*self._done, frame.id, *filter(None, (frame.broadcast_sibling_id,))][-_REMEMBERED:]
         self._pending_bytes = 0
         self._forget_swallowed()
+        self._playhead.renew()
         self._reopening += 1
         if (sender := self._media_senders.get(None)) is not None:
             await sender.handle_sync_frame(_Reopen(self._reopening))
