@@ -240,7 +240,10 @@ def test_the_bot_falls_silent_in_the_order_of_the_pipeline() -> None:
         async with web_call() as call:
             await call.reply(TEXT)
             await eventually(lambda: bool(call.played.of(LLMFullResponseEndFrame)))
-            (started_s,), (stopped_s,) = call.played.at(BotStartedSpeakingFrame), call.played.at(BotStoppedSpeakingFrame)
+            (started_s,), (stopped_s,) = (
+                call.played.at(BotStartedSpeakingFrame),
+                call.played.at(BotStoppedSpeakingFrame),
+            )
             spoke = [at_s for at_s, frame in call.peer.frames if frame.speech_samples]
             assert abs(started_s - spoke[0]) <= 0.06
             assert 0 <= stopped_s - spoke[-1] <= 0.05

@@ -40,7 +40,7 @@ async def _take(track: VoiceTrack, count: int) -> list[tuple[float, int, np.ndar
     taken = []
     for _ in range(count):
         frame = await track.recv()
-        taken.append((loop.time(), frame.pts, frame.to_ndarray().ravel()))
+        taken.append((loop.time(), frame.pts, frame.to_ndarray().ravel()[::2]))
     return taken
 
 

@@ -179,7 +179,9 @@ class EchoVeto:
             self._left.push(frame)
             return loud and self._cold <= s.cold_ms // 20
         at = self._mic.end + self._shift - self._lag
-        left = self._filter.cancel(frame, self._ref.get(at + self._filter.lead - self._filter.span, at + self._filter.lead))
+        left = self._filter.cancel(
+            frame, self._ref.get(at + self._filter.lead - self._filter.span, at + self._filter.lead)
+        )
         self._left.push(left)
         mic, _ = self._spectra(self._left, self._mic.end)
         raw, _ = self._spectra(self._mic, self._mic.end)
@@ -200,7 +202,7 @@ class EchoVeto:
         a = end + self._shift
         x = self._ref.get(a - self._search - self._lag_high, a - self._lag_low)
         cross = np.conj(np.fft.rfft(y, self._size)) * np.fft.rfft(x, self._size)
-        size = np.sqrt(np.abs(cross)*np.sqrt(np.abs(cross)))
+        size = np.sqrt(np.abs(cross) * np.sqrt(np.abs(cross)))
         cross = np.where(self._mask & (size > 0), cross / np.maximum(size, 1e-9), 0)
         c = np.fft.irfft(cross, self._size)[: self._lag_high - self._lag_low + 1][::-1]
         rms = float(np.sqrt(np.mean(c**2)))

@@ -15,6 +15,7 @@ from typing import Any
 from pipecat.frames.frames import (
     AggregatedTextFrame,
     ErrorFrame,
+    Frame,
     LLMContextFrame,
     LLMFullResponseEndFrame,
     LLMTextFrame,
@@ -250,18 +251,23 @@ class Chronicle(BaseObserver):
         frame = data.frame
         if not isinstance(frame, _LOOKED_AT) or data.direction is not FrameDirection.DOWNSTREAM:
             return
-        if frame.id in self._seen:
-            return
+        if frame.id not in self._seen and self._look(frame, data.source, data.destination):
+            self._seen.add(frame.id)
+            if len(self._seen) > 2000:
+                self._seen = set(sorted(self._seen)[-1000:])
+
+    def _look(self, frame: Frame, source: FrameProcessor, destination: FrameProcessor) -> bool:
+        """Notes what the frame tells at this place; returns whether it will tell nothing at any other."""
         match frame:
-            case LLMTextFrame() if data.source is self._llm:
+            case LLMTextFrame() if source is self._llm:
                 self._note_token(frame.text)
-            case LLMFullResponseEndFrame() if data.source is self._llm:
+            case LLMFullResponseEndFrame() if source is self._llm:
                 self._record.note("llm", event="end")
-            case LLMContextFrame() if data.destination is self._llm:
+            case LLMContextFrame() if destination is self._llm:
                 self._note_request(frame)
-            case AggregatedTextFrame() if data.source is self._tts and not isinstance(frame, TTSTextFrame):
+            case AggregatedTextFrame() if source is self._tts and not isinstance(frame, TTSTextFrame):
                 self._at.phrase_s = self._at.phrase_s or self._now()
-            case TranscriptionFrame() if data.source is self._stt:
+            case TranscriptionFrame() if source is self._stt:
                 self._at.transcript_s = self._now()
                 self._record.note("transcript", text=frame.text, final=True)
             case VADUserStoppedSpeakingFrame():
@@ -274,10 +280,8 @@ class Chronicle(BaseObserver):
                 self._record.note("error", message=frame.error)
                 self._tell(event="error", message=frame.error)
             case _:
-                return
-        self._seen.add(frame.id)
-        if len(self._seen) > 2000:
-            self._seen = set(sorted(self._seen)[-1000:])
+                return False
+        return True
 
     def _note_token(self, text: str) -> None:
         if self._at.token_s is None:

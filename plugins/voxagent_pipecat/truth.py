@@ -86,7 +86,7 @@ class HeardContext(FrameProcessor):
     def _correct(self, context: LLMContext, heard: Heard) -> None:
         messages: list[Any] = list(context.messages)
         # What the model has been asked before is settled; the reply to that comes behind it.
-        start = min(self._asked, _trailing_users(messages))
+        start = self._asked if self._asked <= len(messages) else _trailing_users(messages)
         place, corrected = _set_right(messages, start, heard)
         self.corrections += corrected
         if self._notes and heard.unheard:

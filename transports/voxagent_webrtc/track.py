@@ -13,6 +13,7 @@ from fractions import Fraction
 from typing import Protocol
 
 import av
+import numpy as np
 from aiortc.mediastreams import MediaStreamError, MediaStreamTrack
 
 from voxagent.pcm import to_int16
@@ -122,7 +123,9 @@ class VoiceTrack(MediaStreamTrack):
         self._frames += 1
         if self._on_frame is not None:
             self._on_frame(frame, late_s)
-        sent = av.AudioFrame.from_ndarray(to_int16(frame.pcm).reshape(1, -1), format="s16", layout="mono")
+        # Both channels: made stereo by FFmpeg, as aiortc's Opus encoder would, mono loses 3 dB.
+        both = np.repeat(to_int16(frame.pcm), 2).reshape(1, -1)
+        sent = av.AudioFrame.from_ndarray(both, format="s16", layout="stereo")
         sent.sample_rate, sent.pts, sent.time_base = RATE, self._pts, _TIME_BASE
         self._pts += FRAME_SAMPLES
         return sent
