@@ -12,11 +12,12 @@ import asyncio
 import re
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from loguru import logger
 from pipecat.audio.turn.smart_turn.base_smart_turn import BaseSmartTurn, SmartTurnParams
 from pipecat.audio.turn.smart_turn.local_smart_turn_v3 import LocalSmartTurnAnalyzerV3
-from pipecat.frames.frames import EndFrame, TTSSpeakFrame
+from pipecat.frames.frames import EndFrame, InterruptionWorkerFrame, LLMMessagesAppendFrame, TTSSpeakFrame
 from pipecat.pipeline.pipeline import Pipeline
 from pipecat.pipeline.worker import PipelineParams, PipelineWorker
 from pipecat.processors.aggregators.llm_context import LLMContext
@@ -29,10 +30,6 @@ from pipecat.transports.base_transport import TransportParams
 from pipecat.turns.user_stop import TurnAnalyzerUserTurnStopStrategy
 from pipecat.turns.user_turn_strategies import UserTurnStrategies
 from pipecat.workers.runner import WorkerRunner
-from voxagent_agent.llm import language_model
-from voxagent_agent.settings import AgentSettings
-from voxagent_pipecat.vad import WebRTCVADAnalyzer
-from voxagent_pipecat.whisper import EmbeddedSTTService
 
 import voxagent
 from voxagent.engine import Engine
@@ -40,16 +37,21 @@ from voxagent.model import SpeechOptions
 from voxagent.models import model_load
 from voxagent.record import CallRecord
 from voxagent_agent.chronicle import Chronicle
+from voxagent_agent.llm import check_url, language_model
+from voxagent_agent.settings import AgentSettings
 from voxagent_pipecat.service import VoxAgentTTSService
 from voxagent_pipecat.settings import VoxAgentTTSSettings
 from voxagent_pipecat.truth import HeardContext
+from voxagent_pipecat.vad import WebRTCVADAnalyzer
 from voxagent_pipecat.webrtc import VoxAgentWebRTCTransport
+from voxagent_pipecat.whisper import EmbeddedSTTService
 from voxagent_webrtc import Connection
 
 _HEARD_HZ = 16000
 _SPOKEN_HZ = 48000
 # How long a caller may trail off in mid-sentence before it is answered all the same. Pipecat waits 3 s.
 _TRAIL_OFF_S = 1.8
+_LONGEST_QUESTION = 2000
 
 
 class _SharedSmartTurn(LocalSmartTurnAnalyzerV3):
@@ -66,9 +68,14 @@ class Agent:
 
     Args:
         settings: See `AgentSettings`.
+
+    Raises:
+        ValueError: The language model's URL is none, or no such speech model is installed.
     """
 
     def __init__(self, settings: AgentSettings) -> None:
+        if settings.llm_url is not None:
+            check_url(settings.llm_url)
         self._settings = settings
         self._engine = Engine(model_load(settings.model))
         self._turns: LocalSmartTurnAnalyzerV3 | None = None
@@ -209,11 +216,9 @@ class _Call:
             hang_up.cancel()
 
     def _wire(self, worker: PipelineWorker) -> None:
-        transport, user = self._transport, self._pair.user()
-        floor = transport.floor
+        transport, user, floor = self._transport, self._pair.user(), self._transport.floor
 
-        @transport.event_handler("on_client_connected")
-        async def on_client_connected(_: object, __: object) -> None:
+        async def connected(_: object, __: object) -> None:
             transport.peer.send(
                 {"type": "voxagent", "event": "hello", "call": self._connection.pc_id, "name": self._settings.name}
             )
@@ -221,23 +226,31 @@ class _Call:
                 self._greeted = True
                 await worker.queue_frame(TTSSpeakFrame(self._settings.greeting))
 
-        @transport.event_handler("on_client_disconnected")
-        async def on_client_disconnected(_: object, __: object) -> None:
+        async def disconnected(_: object, __: object) -> None:
             await worker.cancel()
 
-        @user.event_handler("on_user_turn_started")
-        async def on_user_turn_started(_: object, __: object) -> None:
+        async def asked(_: object, message: object, __: object) -> None:
+            if isinstance(message, dict) and message.get("event") == "ask" and isinstance(message.get("text"), str):
+                question: Any = {"role": "user", "content": message["text"][:_LONGEST_QUESTION]}
+                await worker.queue_frame(InterruptionWorkerFrame())
+                await worker.queue_frame(LLMMessagesAppendFrame([question], run_llm=True))
+
+        async def turn_started(_: object, __: object) -> None:
             self._chronicle.note_user_turn("started")
 
-        @user.event_handler("on_user_turn_stopped")
-        async def on_user_turn_stopped(_: object, __: object, message: UserTurnStoppedMessage) -> None:
+        async def turn_stopped(_: object, __: object, message: UserTurnStoppedMessage) -> None:
             self._chronicle.note_user_turn("stopped", message.content or "")
 
-        if floor is not None:
-
-            @self._stt.event_handler("on_no_words")
-            async def on_no_words(_: object) -> None:
+        async def no_words(_: object) -> None:
+            if floor is not None:
                 floor.no_words()
+
+        transport.add_event_handler("on_client_connected", connected)
+        transport.add_event_handler("on_client_disconnected", disconnected)
+        transport.add_event_handler("on_app_message", asked)
+        user.add_event_handler("on_user_turn_started", turn_started)
+        user.add_event_handler("on_user_turn_stopped", turn_stopped)
+        self._stt.add_event_handler("on_no_words", no_words)
 
     def _say_goodbye(self) -> None:
         """The call has lasted as long as one may."""

@@ -1,0 +1,1 @@
+"""The agent application: a whole voice agent over WebRTC, as `voxagent run` starts it."""
