@@ -1,4 +1,4 @@
-# Everything from a fresh machine with only Python 3.11-3.13: `make run` speaks, `make test` checks.
+# Everything from a fresh machine with only Python 3.11-3.13: `make run` starts an agent, `make test` checks.
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	if command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null; \
 	then echo $$p; break; fi; done)
@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 .PHONY: run test install clean
 
 run: install
-	$(BIN)/voxagent demo --out out
+	$(BIN)/voxagent run
 
 test: install
 	$(BIN)/ruff format --check .

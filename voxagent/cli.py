@@ -187,17 +187,18 @@ def doctor_command(as_json: AsJson = False) -> None:
 
 
 def _add_plugin_commands() -> None:
-    """Plugins hang their commands under the app by the entry point group `voxagent.commands`."""
-    for point in entry_points(group="voxagent.commands"):
-        try:
-            app.command(point.name)(point.load())
-        except ImportError as error:
-            app.command(point.name)(_missing(point.name, error))
+    """Plugins hang their commands under the app by the entry point groups `voxagent.commands` and `.benchmarks`."""
+    for group, parent in (("voxagent.commands", app), ("voxagent.benchmarks", bench)):
+        for point in entry_points(group=group):
+            try:
+                parent.command(point.name)(point.load())
+            except ImportError as error:
+                parent.command(point.name)(_missing(point.name, error))
 
 
 def _missing(name: str, error: ImportError) -> Callable[[], None]:
     def command() -> None:
-        raise fail(f"`voxagent {name}` needs {error.name}: pip install 'pipecat-voxagent[pipecat]'")
+        raise fail(f"`voxagent {name}` needs {error.name}: pip install 'pipecat-voxagent[agent]'")
 
     command.__doc__ = f"Not available: {error.name} is not installed."
     return command

@@ -20,8 +20,8 @@ _Floats = NDArray[np.float64]
 @dataclass(frozen=True, slots=True)
 class EchoSettings:
     max_delay_ms: int = 500
-    slack_ms: int = 120
-    lock_score: float = 13.0
+    slack_ms: int = 80
+    lock_score: float = 15.0
     move_score: float = 11.0
     search_ms: int = 256
     margin_db: float = 6.0
@@ -124,9 +124,10 @@ class EchoVeto:
         self._lag: int | None = None
         self._acc = np.zeros(self._lag_high - self._lag_low + 1)
         self._seen_lag = 0
-        self._gain = np.full(n, -20.0)
+        self._gain = np.full((2, n), -20.0)
         self._tail = np.zeros(n)
         self._noise = np.full(n, 1e9)
+        self._smooth = np.full(n, 1e9)
         self._hist = np.zeros((2, 40, n))
         self._corr = 0.0
         self._count = 0
@@ -170,6 +171,7 @@ class EchoVeto:
         if self._ref.end - self._active > s.max_delay_ms * self._rate // 1000:
             self._tail[:] = 0
             self._hold = 0
+            self._left.push(frame)
             return False
         loud = float(np.mean(frame.astype(np.float32) ** 2)) > 20**2
         if loud and self._count % (2 if self._lag is None else 5) == 0:
@@ -185,9 +187,11 @@ class EchoVeto:
         self._left.push(left)
         mic, _ = self._spectra(self._left, self._mic.end)
         raw, _ = self._spectra(self._mic, self._mic.end)
+        self._smooth = 0.6 * self._smooth + 0.4 * raw.mean(axis=0)
+        self._noise = np.minimum(self._smooth, self._noise * 1.01)
         mic = np.minimum(mic, raw)
         ref, _ = self._spectra(self._ref, self._mic.end + self._shift - self._lag)
-        return self._compare(mic, ref)
+        return self._compare(raw, mic, ref)
 
     def _spectra(self, track: _Track, end: int) -> tuple[_Floats, None]:
         w, half = self._window, self._frame // 2
@@ -231,45 +235,41 @@ class EchoVeto:
         m, r = np.concatenate(ms), np.concatenate(rs)
         w = r > r.max(axis=0) * 0.03
         db = 10 * np.log10((m + 1) / (r + 1))
-        self._gain = np.array([np.percentile(db[w[:, k], k], 60) for k in range(m.shape[1])])
+        self._gain[:] = np.array([np.percentile(db[w[:, k], k], 60) for k in range(m.shape[1])])
 
-    def _compare(self, mic: _Floats, ref: _Floats) -> bool:
+    def _compare(self, raw: _Floats, mic: _Floats, ref: _Floats) -> bool:
         s = self._set
         decay = 10 ** (-6 * 10 / s.rt60_ms)
         margin = 10 ** (s.margin_db / 10)
         near = total = 0.0
-        devs = []
-        self._noise = np.where(mic.min(axis=0) < self._noise, mic.min(axis=0), self._noise * 1.01)
-        for y, x in zip(mic, ref, strict=True):
-            pred = np.maximum(x, self._tail * 10 ** (s.tail_db / 10))
+        learn = []
+        for r, y, x in zip(raw, mic, ref, strict=True):
+            gain = 10 ** (self._gain / 10)
             self._tail = np.maximum(x, self._tail * decay)
-            echo = pred * 10 ** (self._gain / 10)
-            p = echo + 2 * self._noise
-            near += float(np.sum(np.maximum(y - margin * p, 0) ** 0.5))
-            total += float(np.sum(np.maximum(y - 4 * self._noise, 0) ** 0.5))
-            dev = 10 * np.log10((y + 1) / (p + 1))
-            devs.append(dev)
+            echo = np.maximum(x * gain, self._tail * gain[0] * 10 ** (s.tail_db / 10))
+            noise = self._noise
+            p = margin * echo[1] + 6 * noise
+            near += float(np.sum(np.maximum(y - p, 0) ** 0.5))
+            total += float(np.sum(np.maximum(y - noise, 0) ** 0.5))
             self._hist = np.roll(self._hist, 1, axis=1)
-            self._hist[0, 0], self._hist[1, 0] = 10 * np.log10(y + 100), 10 * np.log10(echo + self._noise + 100)
-            live = echo > 4 * self._noise
-            self._learn(dev, live)
+            self._hist[0, 0], self._hist[1, 0] = 10 * np.log10(r + noise), 10 * np.log10(echo[0] + noise)
+            learn.append((np.stack((r, y)), echo, noise))
         share = near / total if total else 0.0
         limit = s.held_share if self._hold else s.near_share
         self._hold = max(0, self._hold - 1)
         if share >= s.near_share:
             self._hold = s.hold_ms // 20
+        a, b = self._hist - self._hist.mean(axis=1, keepdims=True)
+        self._corr = float((a * b).sum() / (np.sqrt((a * a).sum() * (b * b).sum()) + 1e-9))
         self.debug = (share, self._corr)
+        for y, echo, noise in learn:
+            self._learn(y, echo, noise, share < limit)
         return share < limit
 
-    def _learn(self, dev: _Floats, live: NDArray[np.bool_]) -> None:
-        a, b = self._hist
-        a = a - a.mean()
-        b = b - b.mean()
-        self._corr = float((a * b).sum() / (np.sqrt((a * a).sum() * (b * b).sum()) + 1e-9))
-        if live.sum() < 5:
-            return
-        common = float(np.median(dev[live]))
-        up = 0.4 if self._corr > 0.85 else 0.0
-        self._gain += np.clip(common * 0.1, -0.4, up)
-        step = np.clip((dev - common) * 0.03, -0.15, 0.15 if self._corr > 0.8 else 0.0)
+    def _learn(self, y: _Floats, echo: _Floats, noise: _Floats, own: bool) -> None:
+        dev = 10 * np.log10((y + noise) / (echo + noise))
+        live = echo[0] > noise
+        up = 0.5 if own or self._corr > 0.85 else 0.0
+        step = np.clip(np.where(dev > 0, 0.2, 0.03) * dev, -0.15, up)
         self._gain += np.where(live, step, 0)
+        self._gain[1] = np.maximum(self._gain[1], self._gain[0] - 14)

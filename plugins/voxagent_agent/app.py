@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import os
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from importlib.resources import files
@@ -14,52 +15,90 @@ from uuid import uuid4
 
 from aiortc import RTCIceServer
 from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import HTTPException
 from fastapi.responses import FileResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
-from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect
 
 import voxagent
 from voxagent_agent.settings import AgentSettings, IceServer
 from voxagent_webrtc import MAX_BODY_BYTES, Connection, Patience, Refused, Signalling
 
-# An offer takes the event loop about 10 ms (keys, candidates, SDP). More of them at once than this would be heard in
-# the calls in progress.
+# An offer takes the event loop 6 ms (keys, candidates, SDP; measured), a malformed one 1 ms. More of them at once than
+# this would be heard in the calls in progress.
 _OFFERS_AT_ONCE = 4
 _BUSY_RETRY_S = 2
+_BODY_S = 10.0
+# Of `/start`, waiting for their offers; the oldest gives way.
+_SESSIONS = 256
 _SECURITY = {
-    "Content-Security-Policy": "default-src 'self'; media-src 'self' blob:; base-uri 'none'; frame-ancestors 'none'",
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; media-src 'self' blob:; object-src 'none'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Permissions-Policy": "microphone=(self), camera=()",
 }
 
 
+Offer = Callable[[dict[str, Any]], Awaitable[dict[str, str]]]
+"""Answers the body of an offer."""
+
+
 class Conversation(Protocol):
     """What holds the calls' conversations."""
+
+    async def start(self) -> None:
+        """Loads what the calls share."""
+        ...
 
     async def converse(self, connection: Connection, data: object) -> None:
         """Runs one call to its end."""
         ...
 
+    async def aclose(self) -> None:
+        """Frees everything."""
+        ...
+
 
 def create_app(agent: Conversation, settings: AgentSettings) -> FastAPI:
-    """The server's application; `app.state.signalling` holds its calls."""
+    """The server's application; `app.state.signalling` holds its calls.
+
+    Args:
+        agent: Holds the conversations; it is started and closed elsewhere.
+        settings: See `AgentSettings`.
+    """
     signalling = Signalling(_connect(settings), agent.converse, settings.calls)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
-        await signalling.drain(settings.drain_s)
+        await drain(app, settings.drain_s)
 
     app = FastAPI(title=settings.name, docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
-    app.state.signalling = signalling
+    app.state.signalling, app.state.draining = signalling, False
     app.middleware("http")(_secure)
     app.exception_handler(Refused)(_refused)
-    app.exception_handler(StarletteHTTPException)(_failed)
-    _add_signalling(app, signalling)
+    app.exception_handler(HTTPException)(_failed)
+    app.exception_handler(Exception)(_broken)
+    if settings.allow_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.allow_origins,
+            allow_methods=["GET", "POST", "PATCH"],
+            allow_headers=["Content-Type", "Authorization"],
+            expose_headers=["Retry-After"],
+        )
+    offer = _add_signalling(app, signalling)
+    _add_sessions(app, settings, offer)
     _add_page(app, signalling, settings)
     return app
+
+
+async def drain(app: FastAPI, patience_s: float) -> None:
+    """Refuses new calls, and waits for those in progress; what is left then is closed. May be called twice."""
+    app.state.draining = True
+    await app.state.signalling.drain(patience_s)
 
 
 def ice_servers(servers: list[IceServer]) -> list[RTCIceServer]:
@@ -70,34 +109,68 @@ def ice_servers(servers: list[IceServer]) -> list[RTCIceServer]:
     ]
 
 
+def _for_browsers(servers: list[IceServer]) -> list[dict[str, Any]]:
+    """As `RTCPeerConnection` takes them. Whoever may call must know the credentials."""
+    return [
+        {"urls": one.urls, "username": one.username, "credential": one.credential.get_secret_value()}
+        if one.credential
+        else {"urls": one.urls}
+        for one in servers
+    ]
+
+
 def _connect(settings: AgentSettings) -> Callable[[], Connection]:
     patience = Patience(settings.connect_s, settings.silent_s, settings.return_s)
     servers = ice_servers(settings.ice_servers)
     return lambda: Connection(servers, patience)
 
 
-def _add_signalling(app: FastAPI, signalling: Signalling) -> None:
+def _add_signalling(app: FastAPI, signalling: Signalling) -> Offer:
     gate = _Gate(_OFFERS_AT_ONCE)
 
-    @app.post("/api/offer")
-    async def offer(request: Request) -> dict[str, str]:
-        body = await _body(request)
+    async def admit(body: dict[str, Any]) -> dict[str, str]:
+        # Pipecat's Python clients write it so.
+        body.setdefault("requestData", body.get("request_data"))
         async with gate.place():
             return await signalling.offer(body)
 
+    @app.post("/api/offer")
+    async def offer(request: Request) -> dict[str, str]:
+        return await admit(await _body(request))
+
     @app.patch("/api/offer")
+    @app.patch("/sessions/{session}/api/offer")
     async def candidates(request: Request) -> dict[str, str]:
         return await signalling.candidates(await _body(request))
 
-    # As Pipecat's clients know it from its cloud and its runner.
+    return admit
+
+
+def _add_sessions(app: FastAPI, settings: AgentSettings, admit: Offer) -> None:
+    """The way in that Pipecat's clients know from its cloud and its runner."""
+    sessions: OrderedDict[str, object] = OrderedDict()
+
     @app.post("/start")
     async def start(request: Request) -> dict[str, Any]:
-        wants_ice = (await _body(request)).get("enableDefaultIceServers", False)
-        config: dict[str, Any] = {"iceConfig": {"iceServers": []}} if wants_ice else {}
-        return {"sessionId": uuid4().hex, **config}
+        body = await _body(request, optional=True)
+        if body.get("transport", "webrtc") != "webrtc":
+            raise Refused(400, "transport must be 'webrtc': this agent speaks nothing else")
+        if app.state.draining:
+            raise Refused(503, "the agent is shutting down", _BUSY_RETRY_S)
+        session = uuid4().hex
+        sessions[session] = body.get("body")
+        if len(sessions) > _SESSIONS:
+            sessions.popitem(last=False)
+        return {"sessionId": session, "iceConfig": {"iceServers": _for_browsers(settings.ice_servers)}}
 
-    app.post("/sessions/{session}/api/offer")(offer)
-    app.patch("/sessions/{session}/api/offer")(candidates)
+    @app.post("/sessions/{session}/api/offer")
+    async def offer(session: str, request: Request) -> dict[str, str]:
+        body = await _body(request)
+        if session not in sessions:
+            raise Refused(404, "no such session: POST /start begins one")
+        sessions.move_to_end(session)
+        body["requestData"] = body.get("requestData") or body.get("request_data") or sessions[session]
+        return await admit(body)
 
 
 def _add_page(app: FastAPI, signalling: Signalling, settings: AgentSettings) -> None:
@@ -109,17 +182,15 @@ def _add_page(app: FastAPI, signalling: Signalling, settings: AgentSettings) -> 
 
     @app.get("/api/config")
     async def config() -> dict[str, Any]:
-        servers = [
-            {"urls": one.urls, "username": one.username, "credential": one.credential.get_secret_value()}
-            if one.credential
-            else {"urls": one.urls}
-            for one in settings.ice_servers
-        ]
+        servers = _for_browsers(settings.ice_servers)
         return {"name": settings.name, "ice_servers": servers, "calls": signalling.calls, "limit": settings.calls}
 
     @app.get("/health")
-    async def health() -> dict[str, Any]:
-        return {"status": "ok", "version": voxagent.__version__, "calls": signalling.calls, **resources()}
+    async def health() -> JSONResponse:
+        # 503 takes a draining agent out of a load balancer.
+        draining = app.state.draining
+        body = {"status": "draining" if draining else "ready", "version": voxagent.__version__}
+        return JSONResponse({**body, "calls": signalling.calls, **resources()}, 503 if draining else 200)
 
     app.mount("/page", StaticFiles(directory=page), name="page")
 
@@ -153,20 +224,28 @@ class _Gate:
             self._free += 1
 
 
-async def _body(request: Request) -> dict[str, Any]:
-    """The JSON object of a request.
+async def _body(request: Request, *, optional: bool = False) -> dict[str, Any]:
+    """The JSON object of a request; with `optional` an empty body is an empty object.
 
     Raises:
-        Refused: It is none, or too long.
+        Refused: It is none, or too long, or too slow.
     """
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
-    if kind != "application/json":
+    if kind != "application/json" and not (optional and not kind):
         raise Refused(415, f"the body must be application/json, not {kind or 'unknown'}")
     data = bytearray()
-    async for chunk in request.stream():
-        data += chunk
-        if len(data) > MAX_BODY_BYTES:
-            raise Refused(413, f"the body is longer than {MAX_BODY_BYTES} bytes")
+    try:
+        async with asyncio.timeout(_BODY_S):
+            async for chunk in request.stream():
+                data += chunk
+                if len(data) > MAX_BODY_BYTES:
+                    raise Refused(413, f"the body is longer than {MAX_BODY_BYTES} bytes")
+    except TimeoutError:
+        raise Refused(408, f"the body did not come within {_BODY_S:g} s") from None
+    except ClientDisconnect:
+        raise Refused(400, "the body broke off") from None
+    if optional and not data:
+        return {}
     try:
         body = json.loads(data)
     except (ValueError, RecursionError):
@@ -189,5 +268,9 @@ async def _refused(_: Request, refused: Exception) -> JSONResponse:
 
 
 async def _failed(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, (HTTPException, StarletteHTTPException))
+    assert isinstance(error, HTTPException)
     return JSONResponse({"detail": str(error.detail).lower()}, error.status_code, headers=dict(error.headers or {}))
+
+
+async def _broken(_: Request, __: Exception) -> JSONResponse:
+    return JSONResponse({"detail": "the agent failed: its log tells why"}, 500, headers=_SECURITY)

@@ -138,7 +138,7 @@ class Chronicle(BaseObserver):
         self._seen: set[int] = set()
         tts.observers.append(self)
         tts.add_event_handler("on_turn_spoken", self._on_turn_spoken)
-        transport.add_event_handler("on_decision", self._on_decision)
+        transport.on_floor.append(self._on_decision)
         transport.on_frame.append(self._on_frame)
         transport.on_packet.append(self._on_packet)
 
@@ -160,6 +160,7 @@ class Chronicle(BaseObserver):
             start_sample=chunk.start_sample,
             samples=len(chunk.pcm),
             sample_rate=chunk.sample_rate,
+            words=[[word.text, word.end_sample] for word in chunk.words],
         )
 
     def word(self, key: str, word: Word) -> None:
@@ -178,10 +179,10 @@ class Chronicle(BaseObserver):
             self._record.note("spoken", turn=turn, heard=heard.heard)
             self._tell(event="spoken", turn=turn)
 
-    async def _on_decision(self, _: VoxAgentWebRTCTransport, decision: Decision) -> None:
-        position = None if decision.position is None else decision.position.samples
+    def _on_decision(self, decision: Decision) -> None:
+        handed = self._transport.playhead.playout.stats.handed_samples
         fields = {"action": decision.action.value, "cause": decision.cause.value}
-        self._record.note("decision", **fields, voice_ms=decision.voice_ms, position_samples=position)
+        self._record.note("decision", **fields, voice_ms=decision.voice_ms, position_samples=handed)
         self._tell(event="decision", **fields)
         if decision.action is Action.PAUSE:
             self._enter("paused")

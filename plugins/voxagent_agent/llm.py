@@ -9,37 +9,26 @@ from urllib.parse import urlsplit
 from pipecat.processors.frame_processor import FrameProcessor
 
 from voxagent_agent.offline import OfflineLLM
-from voxagent_agent.settings import AgentSettings
+from voxagent_agent.settings import AgentSettings, check_url
+
+__all__ = ["check_url", "language_model"]
 
 # Servers on one's own machine ask for none, and clients send one all the same.
 _NO_KEY = "none"
 
 
-def check_url(url: str) -> None:
-    """Refuses what is no address of an endpoint.
-
-    Raises:
-        ValueError: With the form it should have.
-    """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"llm_url is {url!r}: it has the form http://127.0.0.1:11434/v1")
-
-
 def language_model(settings: AgentSettings) -> FrameProcessor:
-    """The language model of one call.
-
-    Raises:
-        ValueError: The URL is none.
-    """
+    """The language model of one call."""
     if settings.llm_url is None:
         return OfflineLLM(settings.offline_tokens_per_s, settings.offline_first_token_s)
-    check_url(settings.llm_url)
     from pipecat.services.openai.llm import OpenAILLMService
 
     key = settings.llm_key.get_secret_value() if settings.llm_key is not None else _NO_KEY
-    return OpenAILLMService(
+    service = OpenAILLMService(
         api_key=key,
         base_url=settings.llm_url,
         settings=OpenAILLMService.Settings(model=settings.llm_model),
     )
+    # Notes about interruptions have the role "developer", which most other servers refuse.
+    service.supports_developer_role = urlsplit(settings.llm_url).hostname == "api.openai.com"
+    return service

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
 from typing import Any
 
 from pipecat.frames.frames import (
@@ -64,7 +65,7 @@ class OfflineLLM(FrameProcessor):
         loop = asyncio.get_running_loop()
         await self.push_frame(LLMFullResponseStartFrame())
         start_s = loop.time() + self._first_token_s
-        for index, token in enumerate(tokens(answer(messages))):
+        for index, token in enumerate(tokens(answer(messages, datetime.now()))):
             await asyncio.sleep(max(0.0, start_s + index * self._gap_s - loop.time()))
             await self.push_frame(LLMTextFrame(token))
         await self.push_frame(LLMFullResponseEndFrame())

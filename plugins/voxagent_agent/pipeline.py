@@ -17,7 +17,7 @@ from typing import Any
 from loguru import logger
 from pipecat.audio.turn.smart_turn.base_smart_turn import BaseSmartTurn, SmartTurnParams
 from pipecat.audio.turn.smart_turn.local_smart_turn_v3 import LocalSmartTurnAnalyzerV3
-from pipecat.frames.frames import EndFrame, InterruptionWorkerFrame, LLMMessagesAppendFrame, TTSSpeakFrame
+from pipecat.frames.frames import EndFrame, LLMMessagesAppendFrame, TTSSpeakFrame
 from pipecat.pipeline.pipeline import Pipeline
 from pipecat.pipeline.worker import PipelineParams, PipelineWorker
 from pipecat.processors.aggregators.llm_context import LLMContext
@@ -230,10 +230,7 @@ class _Call:
             await worker.cancel()
 
         async def asked(_: object, message: object, __: object) -> None:
-            if isinstance(message, dict) and message.get("event") == "ask" and isinstance(message.get("text"), str):
-                question: Any = {"role": "user", "content": message["text"][:_LONGEST_QUESTION]}
-                await worker.queue_frame(InterruptionWorkerFrame())
-                await worker.queue_frame(LLMMessagesAppendFrame([question], run_llm=True))
+            await self._obey(message, worker)
 
         async def turn_started(_: object, __: object) -> None:
             self._chronicle.note_user_turn("started")
@@ -251,6 +248,15 @@ class _Call:
         user.add_event_handler("on_user_turn_started", turn_started)
         user.add_event_handler("on_user_turn_stopped", turn_stopped)
         self._stt.add_event_handler("on_no_words", no_words)
+
+    async def _obey(self, message: object, worker: PipelineWorker) -> None:
+        """Does what the page asks for without a voice: ``hush``, or ``ask`` with a text."""
+        event = message.get("event") if isinstance(message, dict) else None
+        if event in ("hush", "ask"):
+            await self._transport.input().broadcast_interruption()
+        if isinstance(message, dict) and event == "ask" and isinstance(message.get("text"), str):
+            question: Any = {"role": "user", "content": message["text"][:_LONGEST_QUESTION]}
+            await worker.queue_frame(LLMMessagesAppendFrame([question], run_llm=True))
 
     def _say_goodbye(self) -> None:
         """The call has lasted as long as one may."""

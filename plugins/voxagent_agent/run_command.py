@@ -6,9 +6,10 @@ import asyncio
 import os
 import socket
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 import uvicorn
@@ -18,6 +19,12 @@ from rich.markup import escape
 
 from voxagent.errors import VoxagentError
 from voxagent_agent.settings import AgentSettings, load_settings
+
+if TYPE_CHECKING:
+    from voxagent_agent.app import Conversation
+
+_WILDCARDS = ("0.0.0.0", "::", "")
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def run(
@@ -36,7 +43,12 @@ def run(
     log_level: Annotated[str, typer.Option(help="Of the log on standard error.")] = "WARNING",
     print_config: Annotated[bool, typer.Option("--print-config", help="Print all settings as TOML, and end.")] = False,
 ) -> None:
-    """Starts a voice agent: open the page it prints, press the button, talk."""
+    """Starts a voice agent: open the page it prints, press the button, talk.
+
+    The first SIGTERM or Ctrl+C takes no new calls and waits for those in progress, the second ends at once.
+    Exit codes: 0 after a signal, 2 for bad settings, a taken port or a model that does not load, 128 and the signal's
+    number after a second one.
+    """
     console = Console(stderr=True, highlight=False)
     try:
         settings = load_settings(
@@ -58,32 +70,58 @@ def run(
             return
         logger.remove()
         logger.add(sys.stderr, level=log_level.upper())
-        asyncio.run(_serve(console, settings))
+        asyncio.run(serve(console, settings))
     except (ValueError, VoxagentError, OSError) as error:
         console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
         raise typer.Exit(2) from error
 
 
-async def _serve(console: Console, settings: AgentSettings) -> None:
-    listener = _listen(settings)
-    # Here, not above: Pipecat takes seconds to import, and greets on the log.
-    from voxagent_agent.app import create_app
-    from voxagent_agent.pipeline import Agent
+async def serve(console: Console, settings: AgentSettings, agent: Conversation | None = None) -> None:
+    """Serves until a signal ends it; prints the page's address on standard output.
 
-    agent = Agent(settings)
+    Args:
+        console: For hints.
+        settings: See `AgentSettings`.
+        agent: Holds the conversations; the pipeline's by default.
+
+    Raises:
+        ValueError: Bad settings, with the cure.
+        VoxagentError: The model could not be loaded.
+        OSError: The port is taken.
+    """
+    listener = _listen(settings)
     try:
-        with console.status("loading the models …"):
-            await agent.start()
-        server = _Server(uvicorn.Config(create_app(agent, settings), log_level="warning", timeout_graceful_shutdown=5))
-        port = listener.getsockname()[1]
-        typer.echo(f"http://{settings.host}:{port}/")
-        console.print("Open this page, press the button, talk. Ctrl+C ends.")
-        if settings.host not in ("127.0.0.1", "localhost", "::1"):
-            console.print("[yellow]Anybody who reaches this address can call: put TLS and a login before it.[/]")
-        await server.serve([listener])
+        # Here, not above: Pipecat takes seconds to import, and greets on the log.
+        from voxagent_agent.app import create_app, drain
+
+        if agent is None:
+            from voxagent_agent.pipeline import Agent
+
+            agent = Agent(settings)
+        try:
+            with console.status("loading the models …"):
+                await agent.start()
+            app = create_app(agent, settings)
+            config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5)
+            server = _Server(config, lambda: drain(app, settings.drain_s))
+            _announce(console, settings.host, listener.getsockname()[1])
+            await server.serve([listener])
+        finally:
+            await agent.aclose()
     finally:
         listener.close()
-        await agent.aclose()
+
+
+def _announce(console: Console, host: str, port: int) -> None:
+    shown = "localhost" if host in _WILDCARDS else f"[{host}]" if ":" in host else host
+    # Whoever started this process waits for the line.
+    print(f"http://{shown}:{port}/", flush=True)
+    console.print("Open this page, press the button, talk. Ctrl+C ends.")
+    if host not in _LOOPBACK:
+        console.print(
+            "[yellow]Anybody who reaches this address can call, and browsers give the microphone to https and to "
+            "localhost only: put TLS and a login before it.[/]"
+        )
 
 
 def _listen(settings: AgentSettings) -> socket.socket:
@@ -97,6 +135,7 @@ def _listen(settings: AgentSettings) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((settings.host, settings.port))
+        listener.listen()
     except OSError as error:
         listener.close()
         where = f"{settings.host}:{settings.port}"
@@ -105,10 +144,27 @@ def _listen(settings: AgentSettings) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """Ends calls in its lifespan's own time: the first signal drains, the second one ends at once."""
+    """The first signal drains, while requests are still answered; the second one ends at once."""
+
+    def __init__(self, config: uvicorn.Config, drain: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(config)
+        self._drain = drain
+        self._loop = asyncio.get_running_loop()
+        self._leaving: asyncio.Task[None] | None = None
+        self._signalled = False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Called on SIGTERM and SIGINT."""
-        if self.should_exit:
+        """Called on SIGTERM and SIGINT, between any two instructions."""
+        if self._signalled:
             os._exit(128 + sig)
-        self.should_exit = True
+        self._signalled = True
+        self._loop.call_soon_threadsafe(self._begin_to_leave)
+
+    def _begin_to_leave(self) -> None:
+        self._leaving = asyncio.create_task(self._leave())
+
+    async def _leave(self) -> None:
+        try:
+            await self._drain()
+        finally:
+            self.should_exit = True

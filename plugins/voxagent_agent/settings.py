@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import AliasChoices, BaseModel, Field, SecretStr, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
 )
 
 from voxagent.floor import BargeInPolicy
@@ -22,14 +26,33 @@ from voxagent.floor import BargeInPolicy
 CONFIG = Path("voxagent.toml")
 """Read from the working directory when no other file is named."""
 PREFIX = "VOXAGENT_"
+_MASK = "**********"
+_ICE_SCHEMES = ("stun:", "stuns:", "turn:", "turns:")
 
 
 class IceServer(BaseModel):
     """A STUN or TURN server."""
 
+    model_config = ConfigDict(extra="forbid")
+
     urls: str | list[str]
     username: str | None = None
     credential: SecretStr | None = None
+
+    @field_validator("urls")
+    @classmethod
+    def _known_scheme(cls, urls: str | list[str]) -> str | list[str]:
+        for url in [urls] if isinstance(urls, str) else urls:
+            if not url.startswith(_ICE_SCHEMES):
+                raise ValueError(f"{url!r} is no ICE server: it has the form turn:turn.example.org:3478")
+        return urls
+
+    @field_validator("credential")
+    @classmethod
+    def _unmasked(cls, credential: SecretStr | None) -> SecretStr | None:
+        if credential is not None and credential.get_secret_value() == _MASK:
+            raise ValueError("it is masked, as --print-config writes it: put the real one here")
+        return credential
 
 
 class AgentSettings(BaseSettings):
@@ -59,7 +82,7 @@ class AgentSettings(BaseSettings):
     llm_model: str = Field("gpt-4o-mini", description="The model's name at that endpoint.")
     llm_key: SecretStr | None = Field(
         None,
-        validation_alias=AliasChoices("llm_key", PREFIX + "LLM_KEY", "OPENAI_API_KEY"),
+        validation_alias=AliasChoices(PREFIX + "LLM_KEY", "OPENAI_API_KEY"),
         description="Its key. Only from the environment; local servers need none.",
     )
     offline_tokens_per_s: float = Field(25.0, gt=0, description="How fast the offline agent streams.")
@@ -72,9 +95,29 @@ class AgentSettings(BaseSettings):
     record_dir: Path | None = Field(None, description="Folder for call records (JSON lines); none: no records.")
     record_texts: bool = Field(True, description="Whether records hold what was said, or only its length.")
     ice_servers: list[IceServer] = Field(default_factory=list, description="STUN and TURN servers.")
+    allow_origins: list[str] = Field(
+        default_factory=list,
+        description="Other origins whose pages may call, e.g. https://shop.example; none: only ours.",
+    )
     connect_s: float = Field(15.0, gt=0, description="How long a caller may take to connect.")
     silent_s: float = Field(3.0, gt=0, description="Without a packet for this long a caller counts as lost.")
     return_s: float = Field(15.0, gt=0, description="How long a lost caller may take to come back.")
+
+    @field_validator("llm_url")
+    @classmethod
+    def _reachable(cls, url: str | None) -> str | None:
+        if url is not None:
+            check_url(url)
+        return url
+
+    @field_validator("allow_origins")
+    @classmethod
+    def _origins(cls, origins: list[str]) -> list[str]:
+        for origin in origins:
+            parts = urlsplit(origin)
+            if origin != "*" and (not parts.hostname or origin != f"{parts.scheme}://{parts.netloc}"):
+                raise ValueError(f"{origin!r} is no origin: it has the form https://shop.example, without a path")
+        return origins
 
     @classmethod
     def settings_customise_sources(
@@ -103,10 +146,13 @@ class AgentSettings(BaseSettings):
         """All settings with what they mean, as a file to start from; secrets are left out."""
         lines = []
         for name, field in type(self).model_fields.items():
-            if name == "llm_key":
-                continue
             value = getattr(self, name)
-            lines += [f"# {field.description}", f"{'# ' if value is None else ''}{name} = {_toml(value)}", ""]
+            lines.append(f"# {field.description}")
+            if name == "llm_key":
+                # Reading a file refuses it.
+                lines += [f"# {'set' if value else 'not set'}", ""]
+                continue
+            lines += [f"{'# ' if value is None else ''}{name} = {'' if value is None else _toml(value)}".rstrip(), ""]
         return "\n".join(lines)
 
 
@@ -126,16 +172,50 @@ def load_settings(config: Path | None = None, **flags: object) -> AgentSettings:
     Raises:
         ValueError: In one line, with the key, the value and the cure.
     """
+    given = {name: value for name, value in flags.items() if value is not None}
     path = config or (CONFIG if CONFIG.is_file() else None)
+    _check_names(os.environ)
     _File.values = _read(path) if path is not None else {}
     try:
-        settings = AgentSettings(**{name: value for name, value in flags.items() if value is not None})  # type: ignore[arg-type]
-        settings.policy()
+        settings = AgentSettings(**given)  # type: ignore[arg-type]
     except ValidationError as error:
-        raise ValueError(_flaw(error, path)) from None
+        raise ValueError(_flaw(error, given, path)) from None
+    except SettingsError as error:
+        raise ValueError(f'{error}: lists in the environment are written as JSON, e.g. \'["a", "b"]\'') from None
     finally:
         _File.values = {}
+    try:
+        settings.policy()
+    except ValueError as error:
+        chosen = {name: getattr(settings, name) for name in ("duck_ms", "pause_ms", "cancel_ms")}
+        raise ValueError(f"{error}; set are {chosen}, the others are those of preset {settings.preset!r}") from None
     return settings
+
+
+def check_url(url: str) -> None:
+    """Refuses what is no address of an OpenAI-compatible endpoint.
+
+    Raises:
+        ValueError: With the form it should have.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{url!r} is no endpoint: it has the form http://127.0.0.1:11434/v1")
+    if parts.username or parts.password or parts.query:
+        raise ValueError(f"an endpoint's URL holds no login and no query: put the key into {PREFIX}LLM_KEY")
+    if parts.path.rstrip("/").endswith("/completions"):
+        raise ValueError(f"{url!r} is too long: leave off /chat/completions")
+
+
+def _check_names(environment: Mapping[str, str]) -> None:
+    """A misspelt variable would be ignored silently; other parts of voxagent have variables of their own."""
+    for variable in environment:
+        name = variable.removeprefix(PREFIX).lower()
+        if not variable.startswith(PREFIX) or name in AgentSettings.model_fields:
+            continue
+        meant = get_close_matches(name, AgentSettings.model_fields, 1, cutoff=0.85)
+        if meant:
+            raise ValueError(f"{variable} in the environment is no setting: {PREFIX}{meant[0].upper()} is meant?")
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -145,24 +225,40 @@ def _read(path: Path) -> dict[str, Any]:
         raise ValueError(f"cannot read {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is no TOML: {error}") from None
-    if "llm_key" in values:
-        raise ValueError(f"{path}: llm_key belongs in the environment, as {PREFIX}LLM_KEY")
+    if any(name.lower() in ("llm_key", "voxagent_llm_key", "openai_api_key") for name in values):
+        raise ValueError(f"{path}: keys belong in the environment, as {PREFIX}LLM_KEY")
     return values
 
 
-def _flaw(error: ValidationError, path: Path | None) -> str:
+def _flaw(error: ValidationError, flags: Mapping[str, object], path: Path | None) -> str:
+    """The first flaw in one line: the setting, its value, where it was set, and what it should be."""
     first = error.errors(include_url=False)[0]
-    name = ".".join(str(part) for part in first["loc"])
-    where = f", in {path}" if path is not None and name.split(".")[0] in _File.values else ""
+    name, top = ".".join(str(part) for part in first["loc"]), str(first["loc"][0])
+    if top in flags:
+        where = f"--{top.replace('_', '-')}"
+    elif any(variable.upper() == f"{PREFIX}{top}".upper() for variable in os.environ):
+        where = f"{PREFIX}{top.upper()} in the environment"
+    else:
+        where = str(path)
     if first["type"] == "extra_forbidden":
-        known = ", ".join(sorted(AgentSettings.model_fields))
-        return f"there is no setting {name!r}{where}: choose among {known}"
-    return f"{name} = {first['input']!r}{where}: {first['msg'][0].lower()}{first['msg'][1:]}"
+        meant = get_close_matches(name, AgentSettings.model_fields, 1)
+        cure = f"{meant[0]!r} is meant?" if meant else "`voxagent run --print-config` lists them all"
+        return f"there is no setting {name!r} ({where}): {cure}"
+    message = first["msg"].removeprefix("Value error, ")
+    # A URL may hold a password that somebody put there by mistake.
+    secret = "credential" in first["loc"] or top in ("llm_key", "llm_url")
+    value = "" if secret or repr(first["input"]) in message else f" = {first['input']!r}"
+    return f"{name}{value} ({where}): {message[0].lower()}{message[1:]}"
 
 
 def _toml(value: object) -> str:
-    if value is None:
-        return '""'
-    if isinstance(value, list):
-        return json.dumps([item.model_dump(mode="json", exclude_none=True) for item in value])
-    return json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)
+    match value:
+        case list():
+            return f"[{', '.join(_toml(item) for item in value)}]"
+        case IceServer():
+            fields = value.model_dump(mode="json", exclude_none=True)
+            return "{ " + ", ".join(f"{name} = {_toml(field)}" for name, field in fields.items()) + " }"
+        case Path():
+            return json.dumps(str(value), ensure_ascii=False)
+        case _:
+            return json.dumps(value, ensure_ascii=False)

@@ -10,8 +10,8 @@ playhead's business, who has the floor the floor's, the network the connection's
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from pipecat.frames.frames import (
@@ -117,9 +117,11 @@ class VoxAgentWebRTCTransport(BaseTransport):
         self.floor: Floor | None = None
         if policy is not None:
             self.floor = Floor(self.playhead, policy, self._decide)
-        self.on_frame: list[Any] = []
+        self.on_frame: list[Callable[[VoiceFrame, float], None]] = []
         """Called with every frame handed to the sender, and how late it was in seconds."""
-        self.on_packet: list[Any] = []
+        self.on_floor: list[Callable[[Decision], None]] = []
+        """Called with every decision, at once."""
+        self.on_packet: list[Callable[[SentPacket], None]] = []
         """Called with every packet of the bot's voice, a `voxagent_webrtc.SentPacket`."""
         self._input = VoiceInput(self)
         self._output = VoiceOutputTransport(self)
@@ -211,6 +213,8 @@ class VoxAgentWebRTCTransport(BaseTransport):
             listener(packet)
 
     def _decide(self, decision: Decision) -> None:
+        for listener in self.on_floor:
+            listener(decision)
         if decision.action is Action.CANCEL:
             self._output.await_interruption()
             self._input.create_task(self._input.push_frame(BargeInFrame(decision)))

@@ -1,7 +1,7 @@
 """`Caller`: a headless WebRTC caller for tests, load and bug reports.
 
-Owns one call: signalling, a microphone on an exact clock, packets as they arrive, messages, and finding out that the
-agent is gone. Knows nothing of the command line; what can be measured in a recording is told in `plot`.
+Owns one call: signalling, a microphone on an exact clock, messages, and finding out that the agent is gone. Knows
+nothing of the command line; what is heard, and what can be measured in it, is told in `plot`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import asyncio
 import json
 import math
 import wave
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self, cast
+from typing import Any, Self
 
 import aiohttp
 import av
@@ -34,10 +34,10 @@ from aiortc.exceptions import InternalError, InvalidAccessError, InvalidStateErr
 from aiortc.mediastreams import MediaStreamError, MediaStreamTrack
 
 from voxagent.errors import EngineFull, RemoteError
-from voxagent.pcm import Pcm, Pcm16, Resampler, to_float32, to_int16
-from voxagent_webrtc.plot import AUDIBLE_DBFS, BLOCK_S, RATE, Recording, Span, loudness
+from voxagent.pcm import Pcm, Pcm16, Resampler, to_int16
+from voxagent_webrtc.plot import RATE, HeardPacket, Recording, Wire
 
-__all__ = ["CallEnd", "Caller", "Figures", "HeardPacket", "Message", "Recording", "Utterance", "Wire", "read_wav"]
+__all__ = ["CallEnd", "Caller", "HeardPacket", "Message", "Recording", "Utterance", "Wire", "read_wav"]
 
 _FRAME = 960
 _FRAME_S = _FRAME / RATE
@@ -48,11 +48,6 @@ _TICK_S = 0.5
 # Even an agent that sends no audio reports every 1.5 s. Counted in looks, not on the clock: an event loop that stood
 # still for a while must not take the agent for gone before it has read what arrived meanwhile.
 _SILENT_TICKS = 6
-# A timestamp that leaves the clock by more belongs to a stream that started anew.
-_JUMP_SAMPLES = 5 * RATE
-_JUMP_PACKETS = 1000
-# Pauses between sentences are shorter, pauses between replies longer.
-_REPLY_PAUSE_S = 0.8
 
 
 def read_wav(path: Path) -> Pcm:
@@ -100,6 +95,11 @@ class Utterance:
         """When its last sample is spoken."""
         return self.start_s + self.samples / RATE
 
+    def __await__(self) -> Generator[Any, None, Utterance]:
+        """Waits until it is spoken, or the call is over."""
+        yield from self.left.wait().__await__()
+        return self
+
 
 class Microphone(MediaStreamTrack):
     """A track that speaks on an exact clock, over noise of -70 dBFS.
@@ -120,7 +120,7 @@ class Microphone(MediaStreamTrack):
         self._end = 0
         noise = np.random.default_rng(1).normal(0, 10 ** (_NOISE_DBFS / 20), RATE)
         self._noise: Pcm = noise.astype(np.float32)
-        self._codec = cast(av.AudioCodecContext, av.CodecContext.create("libopus", "w"))
+        self._codec = av.CodecContext.create("libopus", "w")
         self._codec.format = av.AudioFormat("s16")
         self._codec.layout = "mono"
         self._codec.sample_rate = RATE
@@ -148,7 +148,7 @@ class Microphone(MediaStreamTrack):
         self._end = max(self._end, first + len(speech))
         return utterance
 
-    async def recv(self) -> av.Packet:
+    async def recv(self) -> av.Packet[Any]:
         """Returns the next packet when it is due. Called by the sender."""
         if self.readyState != "live":
             raise MediaStreamError
@@ -189,139 +189,275 @@ class Microphone(MediaStreamTrack):
         return to_int16(pcm)
 
 
-class _RtpPacket(Protocol):
-    sequence_number: int
-    timestamp: int
-    marker: int
-    payload: bytes
+class CallEnd(Enum):
+    """Why a call ended."""
+
+    HUNG_UP = "we hung up"
+    AGENT_LEFT = "the agent hung up"
+    SILENT = "the agent vanished: nothing came from it any more"
+    NO_WAY = "no packets get through to the agent"
 
 
 @dataclass(frozen=True, slots=True)
-class HeardPacket:
-    """One packet of the bot's voice.
+class Message:
+    """A JSON message of the agent's.
 
     Attributes:
-        arrived_s: On the event loop's clock.
-        sequence_number: Unwrapped.
-        timestamp: Unwrapped, in samples of 48 kHz.
-        marker: Its marker bit.
-        bytes: Size of the Opus payload.
-        pcm: Decoded, 48 kHz mono; empty when it cannot be decoded.
+        at_s: When it came, on the event loop's clock.
+        body: What it says.
     """
 
-    arrived_s: float
-    sequence_number: int
-    timestamp: int
-    marker: bool
-    bytes: int
-    pcm: Pcm16
+    at_s: float
+    body: dict[str, Any]
 
 
-class Wire:
-    """The bot's packets as they arrive. Stands where aiortc has a jitter buffer of 80 ms, and keeps its decoder idle.
+class Caller:
+    """One call. Made by `connect`; a context manager that hangs up.
 
     Attributes:
-        packets: In the order of arrival, without duplicates.
-        replies: What the bot said, in stretches 0.8 s and more apart.
-        late: Packets that came after a later one.
-        bad: Packets that could not be decoded.
+        wire: The bot's voice: `by_arrival` for latencies, `by_timestamp` for gaps and waveforms.
+        messages: What the agent sent over the data channel.
+        call_id: The agent's name for the call.
+        connect_ms: From the offer to the first packet.
+        ice_ms: From the offer to the end of ICE.
+        rtt_ms: Round trip by RTCP, when known.
+        ended: Why the call is over, if it is.
     """
 
-    def __init__(self, on_packet: Callable[[], None]) -> None:
-        self.packets: list[HeardPacket] = []
-        self.replies: list[Span] = []
-        self.late = self.bad = 0
-        self._on_packet = on_packet
-        self._numbers: set[int] = set()
-        self._raw = (0, 0)
-        self._codec = cast(av.AudioCodecContext, av.CodecContext.create("libopus", "r"))
-        self._codec.layout = "mono"
-        self._codec.sample_rate = RATE
+    def __init__(
+        self,
+        url: str,
+        ice_servers: Sequence[RTCIceServer] = (),
+        on_message: Callable[[Message], None] | None = None,
+    ) -> None:
+        self.url = url.rstrip("/").removesuffix("/api/offer")
+        self.call_id = ""
+        self.connect_ms = 0.0
+        self.ice_ms: float | None = None
+        self.rtt_ms: float | None = None
+        self.messages: list[Message] = []
+        self.ended: CallEnd | None = None
+        self._on_message = on_message
+        self._offered_s = self._ended_s = 0.0
+        self._news, self._over = asyncio.Event(), asyncio.Event()
+        self._closing: asyncio.Task[None] | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self.wire = Wire(self._news.set)
+        self._microphone = Microphone()
+        self._pc = RTCPeerConnection(RTCConfiguration(list(ice_servers), bundlePolicy=RTCBundlePolicy.MAX_BUNDLE))
+        self._audio = self._pc.addTransceiver(self._microphone)
+        codecs = RTCRtpSender.getCapabilities("audio").codecs
+        self._audio.setCodecPreferences([codec for codec in codecs if codec.mimeType.lower() == "audio/opus"])
+        setattr(self._audio.receiver, _JITTER_BUFFER, self.wire)
+        self._channel = self._pc.createDataChannel("chat")
+        self._channel.on("message", self._receive)
+        self._pc.on("connectionstatechange", self._look)
+        self._pc.on("iceconnectionstatechange", self._look)
 
-    def add(self, packet: _RtpPacket) -> tuple[bool, None]:
-        """Called by aiortc with every packet."""
-        now_s = asyncio.get_running_loop().time()
-        number, timestamp = self._unwrap(packet, now_s)
-        if number not in self._numbers:
-            self.late += bool(self._numbers) and number < max(self._numbers)
-            self._numbers.add(number)
-            pcm = self._decode(packet.payload)
-            heard = HeardPacket(now_s, number, timestamp, bool(packet.marker), len(packet.payload), pcm)
-            self.packets.append(heard)
-            self._follow(heard)
-            self._on_packet()
-        return False, None
+    @classmethod
+    async def connect(
+        cls,
+        url: str,
+        ice_servers: Sequence[RTCIceServer] = (),
+        timeout_s: float = 10.0,
+        on_message: Callable[[Message], None] | None = None,
+    ) -> Self:
+        """Calls an agent.
+
+        Args:
+            url: Of the agent's page, or of its /api/offer.
+            ice_servers: STUN and TURN servers.
+            timeout_s: For everything up to the first packet of the bot's voice.
+            on_message: Called with every JSON message as it comes.
+
+        Raises:
+            ValueError: The URL or a server's address is malformed.
+            RemoteError: Nobody answers there, or the agent refuses, or no audio comes; in words.
+            EngineFull: The agent is full; `retry_after_s` tells when to try again.
+        """
+        if not url.startswith(("http://", "https://")):
+            raise ValueError(f"{url!r} is no address of an agent: give one like http://127.0.0.1:7860")
+        caller = cls(url, ice_servers, on_message)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await caller._dial()
+        except TimeoutError:
+            reason = caller._missing(timeout_s)
+            await caller.hang_up()
+            raise RemoteError(reason) from None
+        except BaseException:
+            await caller.hang_up()
+            raise
+        return caller
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.hang_up()
+
+    def say(self, speech: Pcm | Path, at_s: float | None = None) -> Utterance:
+        """Says something, at a time on the event loop's clock or else after all that was said before.
+
+        Args:
+            speech: 48 kHz mono; or a WAV file, read at once (use `read_wav` before the call where milliseconds count).
+            at_s: When its sample 0 is spoken.
+
+        Returns:
+            When it is spoken exactly; awaiting it waits until it left.
+        """
+        return self._microphone.say(read_wav(speech) if isinstance(speech, Path) else speech, at_s)
 
     @property
-    def lost(self) -> int:
-        """Packets that never came."""
-        return max(self._numbers) - min(self._numbers) + 1 - len(self._numbers) if self._numbers else 0
+    def spoken(self) -> Recording:
+        """What the caller said, noise included."""
+        return self._microphone.recording
 
-    def by_arrival(self) -> Recording:
-        """The bot's voice as a listener without any buffer hears it: every packet sounds as it arrives."""
-        if not self.packets:
-            return Recording(0.0, np.zeros(0, np.int16))
-        start_s = self.packets[0].arrived_s
-        return self._placed(start_s, [round((packet.arrived_s - start_s) * RATE) for packet in self.packets])
+    def send(self, message: Mapping[str, object]) -> None:
+        """Sends a JSON message, if the channel is open."""
+        if self._channel.readyState == "open":
+            self._channel.send(json.dumps(message))
 
-    def by_timestamp(self) -> Recording:
-        """The bot's voice as it was sent, without the network's jitter; what was lost is silence.
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Waits until a condition holds, or the call is over. Looks with every packet and ten times a second."""
+        while self.ended is None and not condition():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await self._news.wait()
+            self._news.clear()
 
-        It lies on the clock so that the most punctual packet sounds as it arrives.
-        """
-        if not self.packets:
-            return Recording(0.0, np.zeros(0, np.int16))
-        first = min(packet.timestamp for packet in self.packets)
-        offset_s = min(packet.arrived_s - packet.timestamp / RATE for packet in self.packets)
-        return self._placed(offset_s + first / RATE, [packet.timestamp - first for packet in self.packets])
+    async def over(self) -> CallEnd:
+        """Waits until the call is over and everything is freed."""
+        await self._over.wait()
+        assert self.ended is not None
+        return self.ended
 
-    def lateness_s(self) -> list[float]:
-        """How much later than the most punctual one each packet came, measured against its timestamp."""
-        offsets_s = [packet.arrived_s - packet.timestamp / RATE for packet in self.packets]
-        return [offset_s - min(offsets_s) for offset_s in offsets_s] if offsets_s else []
+    async def hang_up(self) -> None:
+        """Ends the call and frees everything. May be called twice."""
+        await asyncio.shield(self._end(CallEnd.HUNG_UP))
 
-    def jitter_s(self) -> float:
-        """RFC 3550, section 6.4.1."""
-        jitter_s = 0.0
-        for before, packet in zip(self.packets, self.packets[1:], strict=False):
-            sent_s = (packet.timestamp - before.timestamp) / RATE
-            jitter_s += (abs(packet.arrived_s - before.arrived_s - sent_s) - jitter_s) / 16
-        return jitter_s
+    @property
+    def duration_s(self) -> float:
+        """From the first packet on."""
+        now_s = self._ended_s or asyncio.get_running_loop().time()
+        return now_s - self._offered_s - self.connect_ms / 1000
 
-    def _unwrap(self, packet: _RtpPacket, now_s: float) -> tuple[int, int]:
-        raw, self._raw = self._raw, (packet.sequence_number, packet.timestamp)
-        if not self.packets:
-            return self._raw
-        last = self.packets[-1]
-        ahead = (packet.sequence_number - raw[0] + 0x8000 & 0xFFFF) - 0x8000
-        moved = (packet.timestamp - raw[1] + 0x80000000 & 0xFFFFFFFF) - 0x80000000
-        expected = round((now_s - last.arrived_s) * RATE)
-        if abs(moved - expected) > _JUMP_SAMPLES or abs(ahead) > _JUMP_PACKETS:
-            ahead, moved = 1, expected
-        return last.sequence_number + ahead, last.timestamp + moved
+    @property
+    def first_audible_ms(self) -> float | None:
+        """From the offer to the first audible sound of the bot."""
+        return 1000 * (self.wire.replies[0].start_s - self._offered_s) if self.wire.replies else None
 
-    def _decode(self, payload: bytes) -> Pcm16:
+    @property
+    def mic_late_ms_max(self) -> float:
+        """The latest a packet of ours left; above 20 this machine is too busy to measure others."""
+        return 1000 * self._microphone.late_s_max
+
+    async def _dial(self) -> None:
+        await self._pc.setLocalDescription(await self._pc.createOffer())
+        self._offered_s = asyncio.get_running_loop().time()
+        answer = await _post(f"{self.url}/api/offer", {"sdp": self._pc.localDescription.sdp, "type": "offer"})
+        self.call_id = str(answer.get("pc_id", ""))
         try:
-            frames = self._codec.decode(av.Packet(payload)) if payload else []
-        except av.FFmpegError:
-            self.bad += 1
-            frames = []
-        parts = [frame.to_ndarray().ravel() for frame in frames]
-        return np.concatenate([np.zeros(0, np.int16), *parts]).astype(np.int16, copy=False)
+            await self._pc.setRemoteDescription(RTCSessionDescription(answer["sdp"], "answer"))
+        except (InvalidStateError, InvalidAccessError, InternalError, OperationError) as error:
+            raise RemoteError(f"{self.url} sent an answer that does not fit: {error}") from error
+        except (LookupError, ValueError, AssertionError, AttributeError, TypeError) as error:
+            # aiortc's parser takes well-formed SDP for granted.
+            raise RemoteError(f"{self.url} sent no WebRTC answer: is it the address of an agent?") from error
+        await self.until(lambda: bool(self.wire.packets) and self._microphone.started.is_set())
+        if self.ended is not None:
+            raise RemoteError(
+                f"the call was not set up: {self.ended.value}{_FIREWALL * (self.ended is CallEnd.NO_WAY)}"
+            )
+        self.connect_ms = 1000 * (self.wire.packets[0].arrived_s - self._offered_s)
+        self._keeper = asyncio.create_task(self._keep())
 
-    def _follow(self, packet: HeardPacket) -> None:
-        loud = np.flatnonzero(loudness(packet.pcm) > AUDIBLE_DBFS)
-        if not len(loud):
-            return
-        begin_s, end_s = packet.arrived_s + loud[0] * BLOCK_S, packet.arrived_s + (loud[-1] + 1) * BLOCK_S
-        if self.replies and begin_s - self.replies[-1].end_s < _REPLY_PAUSE_S:
-            self.replies[-1] = Span(self.replies[-1].start_s, float(end_s))
-        else:
-            self.replies.append(Span(float(begin_s), float(end_s)))
+    def _missing(self, timeout_s: float) -> str:
+        if self._pc.signalingState != "stable":
+            return f"{self.url} took the call but did not answer it within {timeout_s:g} s"
+        if self._pc.connectionState != "connected":
+            state = self._pc.iceConnectionState
+            return f"{CallEnd.NO_WAY.value} within {timeout_s:g} s (ICE is {state}){_FIREWALL}"
+        return f"connected, but no audio came within {timeout_s:g} s: does the agent send its voice on this call?"
 
-    def _placed(self, start_s: float, places: list[int]) -> Recording:
-        length = max(place + len(packet.pcm) for place, packet in zip(places, self.packets, strict=True))
-        pcm = np.zeros(length, np.int16)
-        for place, packet in zip(places, self.packets, strict=True):
-            pcm[place : place + len(packet.pcm)] = packet.pcm
-        return Recording(start_s, pcm)
+    async def _keep(self) -> None:
+        """Sends pings, and notices when nothing comes any more."""
+        transport: Any = self._audio.receiver.transport
+        silent = number = received = 0
+        while silent < _SILENT_TICKS:
+            await asyncio.sleep(_TICK_S)
+            before = received
+            for stats in transport._get_stats().values():
+                received = stats.packetsReceived
+            for stats in (await self._audio.sender.getStats()).values():
+                if stats.type == "remote-inbound-rtp":
+                    self.rtt_ms = None if stats.roundTripTime is None else 1000 * stats.roundTripTime
+            silent, number = 0 if received > before else silent + 1, number + 1
+            if number % 2 and self._channel.readyState == "open":
+                self._channel.send(f"ping {number // 2}")
+        self._end(CallEnd.SILENT)
+
+    def _receive(self, text: str | bytes) -> None:
+        with suppress(ValueError):
+            body = json.loads(text)
+            if isinstance(body, dict):
+                self.messages.append(Message(asyncio.get_running_loop().time(), body))
+                self._news.set()
+                if self._on_message is not None:
+                    self._on_message(self.messages[-1])
+
+    def _look(self) -> None:
+        if self.ice_ms is None and self._pc.iceConnectionState == "completed":
+            self.ice_ms = 1000 * (asyncio.get_running_loop().time() - self._offered_s)
+        if self._pc.connectionState in ("closed", "failed"):
+            self._end(CallEnd.AGENT_LEFT if self.ice_ms is not None else CallEnd.NO_WAY)
+
+    def _end(self, reason: CallEnd) -> asyncio.Task[None]:
+        if self._closing is None:
+            self.ended, self._ended_s = reason, asyncio.get_running_loop().time()
+            self._closing = asyncio.create_task(self._close())
+        return self._closing
+
+    async def _close(self) -> None:
+        self._news.set()
+        if self._keeper is not None:
+            self._keeper.cancel()
+        self._microphone.stop()
+        await self._pc.close()
+        self._pc.remove_all_listeners()
+        self._over.set()
+
+
+_FIREWALL = ": let UDP through to the agent, or give a TURN server with --ice-server"
+
+
+async def _post(url: str, body: Mapping[str, object]) -> dict[str, Any]:
+    """Posts JSON and returns the JSON of the answer.
+
+    Raises:
+        RemoteError: With what went wrong, in words.
+        EngineFull: On 503.
+    """
+    try:
+        async with aiohttp.ClientSession() as session, session.post(url, json=body) as response:
+            text = await response.text(errors="replace")
+            status, retry = response.status, response.headers.get("Retry-After", "")
+    except aiohttp.InvalidURL as error:
+        raise ValueError(f"{url!r} is no address: give one like http://127.0.0.1:7860") from error
+    except aiohttp.ClientConnectorError as error:
+        raise RemoteError(f"nobody listens at {url} ({error.strerror}): start the agent, or mind the port") from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise RemoteError(f"{url} broke off ({error or type(error).__name__}): look at the agent's log") from error
+    with suppress(ValueError):
+        answer = json.loads(text)
+        if isinstance(answer, dict):
+            if status == 200:
+                return answer
+            text = str(answer.get("detail", text))
+    reason = " ".join(text.split())[:200]
+    if status == 503:
+        retry_s = float(retry) if retry.isdigit() else 1.0
+        raise EngineFull(f"the agent takes no call now ({reason}): try again in {retry_s:g} s", retry_s)
+    raise RemoteError(f"{url} answered {status}, which is no WebRTC answer: {reason or 'nothing'}")

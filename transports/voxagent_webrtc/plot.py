@@ -1,15 +1,18 @@
-"""`Recording`: one side of a call on the event loop's clock, what can be measured in it, and a picture of both sides.
+"""What was heard in a call: packets as they arrive (`Wire`), one side of it on the event loop's clock (`Recording`),
+what can be measured in it, and a picture of both sides (matplotlib is loaded when drawing).
 
-Pure but for the drawing, for which matplotlib is loaded. Knows nothing of packets and peers.
+Knows nothing of peers and signalling.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+import av
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,6 +36,11 @@ _STEP = 48
 _DEAD = 16
 _LONGEST_GAP_S = 0.045
 _LOUD_DB = 20.0
+# A timestamp that leaves the clock by more belongs to a stream that started anew.
+_JUMP_SAMPLES = 5 * RATE
+_JUMP_PACKETS = 1000
+# Pauses between sentences are shorter, pauses between replies longer.
+_REPLY_PAUSE_S = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +158,7 @@ class Recording:
         piece = self.pcm[first : centre + 4 * margin].astype(np.float64) / 32768
         audible = np.flatnonzero(loudness(self.pcm[first : max(first, centre - margin)]) > AUDIBLE_DBFS)
         # The ends of the piece are cuts as well.
-        audible = audible[(audible >= 2)]
+        audible = audible[audible >= 2]
         if not len(audible):
             return None
         spectrum = np.fft.rfft(piece)
@@ -185,6 +193,149 @@ class Recording:
 
     def _time(self, block: int) -> float:
         return self.start_s + block * BLOCK_S
+
+
+class _RtpPacket(Protocol):
+    sequence_number: int
+    timestamp: int
+    marker: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HeardPacket:
+    """One packet of the bot's voice.
+
+    Attributes:
+        arrived_s: On the event loop's clock.
+        sequence_number: Unwrapped.
+        timestamp: Unwrapped, in samples of 48 kHz.
+        marker: Its marker bit.
+        bytes: Size of the Opus payload.
+        pcm: Decoded, 48 kHz mono; empty when it cannot be decoded.
+    """
+
+    arrived_s: float
+    sequence_number: int
+    timestamp: int
+    marker: bool
+    bytes: int
+    pcm: Pcm16
+
+
+class Wire:
+    """The bot's packets as they arrive. Stands where aiortc has a jitter buffer of 80 ms, and keeps its decoder idle.
+
+    Attributes:
+        packets: In the order of arrival, without duplicates.
+        replies: What the bot said, in stretches 0.8 s and more apart.
+        late: Packets that came after a later one.
+        bad: Packets that could not be decoded.
+    """
+
+    def __init__(self, on_packet: Callable[[], None]) -> None:
+        self.packets: list[HeardPacket] = []
+        self.replies: list[Span] = []
+        self.late = self.bad = 0
+        self._on_packet = on_packet
+        self._numbers: set[int] = set()
+        self._highest: int | None = None
+        self._raw = (0, 0)
+        self._codec = av.CodecContext.create("libopus", "r")
+        self._codec.layout = "mono"
+        self._codec.sample_rate = RATE
+
+    def add(self, packet: _RtpPacket) -> tuple[bool, None]:
+        """Called by aiortc with every packet."""
+        now_s = asyncio.get_running_loop().time()
+        number, timestamp = self._unwrap(packet, now_s)
+        if number not in self._numbers:
+            self.late += self._highest is not None and number < self._highest
+            self._highest = number if self._highest is None else max(self._highest, number)
+            self._numbers.add(number)
+            pcm = self._decode(packet.payload)
+            heard = HeardPacket(now_s, number, timestamp, bool(packet.marker), len(packet.payload), pcm)
+            self.packets.append(heard)
+            self._follow(heard)
+            self._on_packet()
+        return False, None
+
+    @property
+    def lost(self) -> int:
+        """Packets that never came."""
+        if self._highest is None:
+            return 0
+        return self._highest - min(self._numbers) + 1 - len(self._numbers)
+
+    def by_arrival(self) -> Recording:
+        """The bot's voice as a listener without any buffer hears it: every packet sounds as it arrives."""
+        if not self.packets:
+            return Recording(0.0, np.zeros(0, np.int16))
+        start_s = self.packets[0].arrived_s
+        return self._placed(start_s, [round((packet.arrived_s - start_s) * RATE) for packet in self.packets])
+
+    def by_timestamp(self) -> Recording:
+        """The bot's voice as it was sent, without the network's jitter; what was lost is silence.
+
+        It lies on the clock so that the most punctual packet sounds as it arrives.
+        """
+        if not self.packets:
+            return Recording(0.0, np.zeros(0, np.int16))
+        first = min(packet.timestamp for packet in self.packets)
+        offset_s = min(packet.arrived_s - packet.timestamp / RATE for packet in self.packets)
+        return self._placed(offset_s + first / RATE, [packet.timestamp - first for packet in self.packets])
+
+    def lateness_s(self) -> list[float]:
+        """How much later than the most punctual one each packet came, measured against its timestamp."""
+        offsets_s = [packet.arrived_s - packet.timestamp / RATE for packet in self.packets]
+        earliest_s = min(offsets_s, default=0.0)
+        return [offset_s - earliest_s for offset_s in offsets_s]
+
+    def jitter_s(self) -> float:
+        """RFC 3550, section 6.4.1."""
+        jitter_s = 0.0
+        for before, packet in zip(self.packets, self.packets[1:], strict=False):
+            sent_s = (packet.timestamp - before.timestamp) / RATE
+            jitter_s += (abs(packet.arrived_s - before.arrived_s - sent_s) - jitter_s) / 16
+        return jitter_s
+
+    def _unwrap(self, packet: _RtpPacket, now_s: float) -> tuple[int, int]:
+        raw, self._raw = self._raw, (packet.sequence_number, packet.timestamp)
+        if not self.packets:
+            return self._raw
+        last = self.packets[-1]
+        ahead = (packet.sequence_number - raw[0] + 0x8000 & 0xFFFF) - 0x8000
+        moved = (packet.timestamp - raw[1] + 0x80000000 & 0xFFFFFFFF) - 0x80000000
+        expected = round((now_s - last.arrived_s) * RATE)
+        if abs(moved - expected) > _JUMP_SAMPLES or abs(ahead) > _JUMP_PACKETS:
+            ahead, moved = 1, expected
+        return last.sequence_number + ahead, last.timestamp + moved
+
+    def _decode(self, payload: bytes) -> Pcm16:
+        try:
+            frames = self._codec.decode(av.Packet(payload)) if payload else []
+        except av.FFmpegError:
+            self.bad += 1
+            frames = []
+        parts = [frame.to_ndarray().ravel() for frame in frames]
+        return np.concatenate([np.zeros(0, np.int16), *parts]).astype(np.int16, copy=False)
+
+    def _follow(self, packet: HeardPacket) -> None:
+        loud = np.flatnonzero(loudness(packet.pcm) > AUDIBLE_DBFS)
+        if not len(loud):
+            return
+        begin_s, end_s = packet.arrived_s + loud[0] * BLOCK_S, packet.arrived_s + (loud[-1] + 1) * BLOCK_S
+        if self.replies and begin_s - self.replies[-1].end_s < _REPLY_PAUSE_S:
+            self.replies[-1] = Span(self.replies[-1].start_s, float(end_s))
+        else:
+            self.replies.append(Span(float(begin_s), float(end_s)))
+
+    def _placed(self, start_s: float, places: list[int]) -> Recording:
+        length = max(place + len(packet.pcm) for place, packet in zip(places, self.packets, strict=True))
+        pcm = np.zeros(length, np.int16)
+        for place, packet in zip(places, self.packets, strict=True):
+            pcm[place : place + len(packet.pcm)] = packet.pcm
+        return Recording(start_s, pcm)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ const PHASES = {
 const AGENT_STATES = ["listening", "thinking", "speaking", "paused"];
 const FRAME_MS = 33;
 const CALM_FRAME_MS = 500;
+const NOTICED_MS = 1500;
 
 const find = (id) => document.getElementById(id);
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
@@ -57,12 +58,23 @@ function showTrouble(trouble) {
 
 function showConfiguration({ name, calls, limit }) {
   if (name) showName(name);
+  showCapacity({ calls, limit });
+}
+
+function showCapacity({ calls, limit }) {
   find("capacity").textContent = limit ? `${calls} of ${limit} calls` : "";
 }
 
+/** How many calls there are now; not worth a complaint when it cannot be told. */
+function refresh() {
+  configuration().then(showCapacity, () => {});
+}
+
 function showName(name) {
+  const plain = name === "voxagent";
   find("name").textContent = name;
-  document.title = `${name} – voxagent`;
+  find("product").hidden = plain;
+  document.title = plain ? name : `${name} – voxagent`;
 }
 
 function mute(muted) {
@@ -137,12 +149,16 @@ function endCall(trouble = null) {
   sound = null;
   showTrouble(trouble);
   showPhase(wasLive ? "ended" : "idle");
-  configuration().then(showConfiguration, () => {});
+  // Not at once: the agent must first notice that the call is over.
+  setTimeout(refresh, NOTICED_MS);
 }
 
 function onPhase(phase, trouble) {
   if (phase === "ended") return endCall(trouble);
-  if (phase === "live") startedMs ??= performance.now();
+  if (phase === "live") {
+    startedMs ??= performance.now();
+    refresh();
+  }
   if (phase === "reconnecting") captions.note("The connection was lost; reconnecting by itself.");
   if (phase === "live" && seen.state === "reconnecting") captions.note("Connected again.");
   // The agent's first words may be quicker than the browser's own report.

@@ -99,9 +99,11 @@ export class Captions {
   #turns = new Map();
   #caller = null;
   #stuck = true;
+  #hint;
 
   constructor(log, announcer) {
     this.#log = log;
+    this.#hint = log.firstElementChild;
     this.#announcer = announcer;
     log.addEventListener("scroll", () => (this.#stuck = log.scrollHeight - log.scrollTop - log.clientHeight < 48), {
       passive: true,
@@ -125,7 +127,7 @@ export class Captions {
         this.#change(message.turn, (turn) => turn.cut(message), false);
         return this.#announce(`Agent, cut off: ${[message.heard, message.partly].filter(Boolean).join(" ")}`);
       case "backchannel":
-        return this.note(`backchannel: ${message.text}`);
+        return this.note(`You, letting the agent go on: ${message.text}`);
       default:
         return false;
     }
@@ -142,7 +144,7 @@ export class Captions {
   /** A new call: an empty page. */
   clear() {
     this.forget();
-    this.#log.replaceChildren();
+    this.#log.replaceChildren(this.#hint);
     this.#announcer.replaceChildren();
   }
 
@@ -195,7 +197,7 @@ export class Captions {
   }
 
   #add(tag, names) {
-    this.#log.querySelector(".empty")?.remove();
+    this.#hint.remove();
     const element = document.createElement(tag);
     element.className = names;
     this.#log.append(element);
