@@ -25,12 +25,13 @@ class EchoSettings:
     move_score: float = 11.0
     search_ms: int = 256
     margin_db: float = 6.0
-    near_share: float = 0.30
-    held_share: float = 0.15
+    near_share: float = 0.15
+    held_share: float = 0.0
     hold_ms: int = 160
     tail_db: float = -8.0
     rt60_ms: int = 350
     cold_ms: int = 60
+    noise_x: float = 3.0
 
 
 class _Track:
@@ -133,7 +134,7 @@ class EchoVeto:
         self._count = 0
         self._active = -(10**9)
         self._cold = 0
-        self._hold = 0
+        self._hold = self._run = 0
         self._verdict = False
         self.debug = None
 
@@ -248,22 +249,21 @@ class EchoVeto:
             self._tail = np.maximum(x, self._tail * decay)
             echo = np.maximum(x * gain, self._tail * gain[0] * 10 ** (s.tail_db / 10))
             noise = self._noise
-            p = margin * echo[1] + 6 * noise
+            p = margin * echo[1] + s.noise_x * noise
             near += float(np.sum(np.maximum(y - p, 0) ** 0.5))
             total += float(np.sum(np.maximum(y - noise, 0) ** 0.5))
             self._hist = np.roll(self._hist, 1, axis=1)
             self._hist[0, 0], self._hist[1, 0] = 10 * np.log10(r + noise), 10 * np.log10(echo[0] + noise)
             learn.append((np.stack((r, y)), echo, noise))
         share = near / total if total else 0.0
+        self._run = min(self._run + 1, 3) if share >= s.near_share else max(self._run - 1, 0)
+        self._hold = s.hold_ms // 20 if self._run == 3 else max(0, self._hold - 1)
         limit = s.held_share if self._hold else s.near_share
-        self._hold = max(0, self._hold - 1)
-        if share >= s.near_share:
-            self._hold = s.hold_ms // 20
         a, b = self._hist - self._hist.mean(axis=1, keepdims=True)
         self._corr = float((a * b).sum() / (np.sqrt((a * a).sum() * (b * b).sum()) + 1e-9))
         self.debug = (share, self._corr)
         for y, echo, noise in learn:
-            self._learn(y, echo, noise, share < limit)
+            self._learn(y, echo, noise, share < s.near_share)
         return share < limit
 
     def _learn(self, y: _Floats, echo: _Floats, noise: _Floats, own: bool) -> None:

@@ -230,8 +230,10 @@ async def _body(request: Request, *, optional: bool = False) -> dict[str, Any]:
     Raises:
         Refused: It is none, or too long, or too slow.
     """
+    if optional and request.headers.get("content-length", "0") == "0" and "transfer-encoding" not in request.headers:
+        return {}
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
-    if kind != "application/json" and not (optional and not kind):
+    if kind != "application/json":
         raise Refused(415, f"the body must be application/json, not {kind or 'unknown'}")
     data = bytearray()
     try:
@@ -244,8 +246,6 @@ async def _body(request: Request, *, optional: bool = False) -> dict[str, Any]:
         raise Refused(408, f"the body did not come within {_BODY_S:g} s") from None
     except ClientDisconnect:
         raise Refused(400, "the body broke off") from None
-    if optional and not data:
-        return {}
     try:
         body = json.loads(data)
     except (ValueError, RecursionError):

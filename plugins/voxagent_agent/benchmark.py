@@ -84,7 +84,7 @@ class _Heard:
 
 
 @dataclass(frozen=True, slots=True)
-class _Agent:
+class AgentProcess:
     """The agent's process."""
 
     url: str
@@ -114,7 +114,7 @@ async def measure(extent: Extent, progress: Progress) -> dict[str, Any]:
         await engine.aclose()
     speech = real_speech() or phrases
     figures["caller"] = "real speech" if speech is not phrases else "the embedded voice"
-    async with _agent() as agent:
+    async with agent_process() as agent:
         progress(f"{extent.barge_ins} barge-ins with {figures['caller']}")
         figures["barge_in"] = await _barge_ins(agent, question, speech, extent.barge_ins)
         progress("four calls at once")
@@ -127,7 +127,7 @@ async def measure(extent: Extent, progress: Progress) -> dict[str, Any]:
         figures["cuts"] = await _cuts(agent, speech, extent.cuts)
     progress("continuous speech: idle, one core busy, event loop blocked")
     figures["continuous"] = await _continuous(extent.speech_s)
-    async with _agent() as agent:
+    async with agent_process() as agent:
         progress(f"{extent.calls} calls one after another")
         figures["calls"] = await _calls(agent, extent.calls)
     figures["load_after"] = machine()["load_1m"]
@@ -137,7 +137,7 @@ async def measure(extent: Extent, progress: Progress) -> dict[str, Any]:
 # --- barge-in ----------------------------------------------------------------------------------------------------
 
 
-async def _barge_ins(agent: _Agent, question: Clip, speech: Sequence[Clip], count: int) -> dict[str, Any]:
+async def _barge_ins(agent: AgentProcess, question: Clip, speech: Sequence[Clip], count: int) -> dict[str, Any]:
     heard, events = await _conversation(agent, question, speech, count, seed=1)
     figures = _summary([heard])
     figures["decision_to_last_audible_ms"] = spread(_after_decisions(heard, events))
@@ -147,7 +147,7 @@ async def _barge_ins(agent: _Agent, question: Clip, speech: Sequence[Clip], coun
     return figures
 
 
-async def _four_calls(agent: _Agent, question: Clip, speech: Sequence[Clip], alone: dict[str, Any]) -> dict[str, Any]:
+async def _four_calls(agent: AgentProcess, question: Clip, speech: Sequence[Clip], alone: dict[str, Any]) -> dict[str, Any]:
     talks = [_conversation(agent, question, speech, 4, seed=seed) for seed in range(10, 14)]
     heard = [one for one, _ in await asyncio.gather(*talks)]
     figures = _summary(heard)
@@ -158,7 +158,7 @@ async def _four_calls(agent: _Agent, question: Clip, speech: Sequence[Clip], alo
 
 
 async def _conversation(
-    agent: _Agent, question: Clip, speech: Sequence[Clip], count: int, seed: int
+    agent: AgentProcess, question: Clip, speech: Sequence[Clip], count: int, seed: int
 ) -> tuple[_Heard, list[Event]]:
     """Asks aloud, speaks over the reply, and again."""
     rng, heard, loop = random.Random(seed), _Heard(), asyncio.get_running_loop()
@@ -243,7 +243,7 @@ def _summary(heard: Sequence[_Heard]) -> dict[str, Any]:
 # --- what must not, and what must stop the bot -------------------------------------------------------------------
 
 
-async def _let_pass(agent: _Agent, sounds: Sequence[Clip], count: int) -> dict[str, Any]:
+async def _let_pass(agent: AgentProcess, sounds: Sequence[Clip], count: int) -> dict[str, Any]:
     """Sounds over the bot that should cost nothing."""
     figures: dict[str, Any] = {}
     cancels = trials = lost = 0
@@ -267,7 +267,7 @@ async def _let_pass(agent: _Agent, sounds: Sequence[Clip], count: int) -> dict[s
     return {"of_each": figures, "false_cancels": cancels, "trials": trials, "share": share, "lost_samples": lost}
 
 
-async def _stop_words(agent: _Agent, stops: Sequence[Clip], count: int) -> dict[str, Any]:
+async def _stop_words(agent: AgentProcess, stops: Sequence[Clip], count: int) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     missed = trials = 0
     async with await Caller.connect(agent.url) as caller:
@@ -302,7 +302,7 @@ async def _over_a_reply(caller: Caller, sound: Clip) -> bool:
 # --- words -------------------------------------------------------------------------------------------------------
 
 
-async def _cuts(agent: _Agent, speech: Sequence[Clip], count: int) -> dict[str, Any]:
+async def _cuts(agent: AgentProcess, speech: Sequence[Clip], count: int) -> dict[str, Any]:
     """Cuts at random points by four callers at once: words against audio, and audio that should not be there."""
     each = -(-count // 4)
     found = await asyncio.gather(*(_random_cuts(agent, speech, each, seed) for seed in range(20, 24)))
@@ -319,7 +319,7 @@ async def _cuts(agent: _Agent, speech: Sequence[Clip], count: int) -> dict[str, 
     }
 
 
-async def _random_cuts(agent: _Agent, speech: Sequence[Clip], count: int, seed: int) -> tuple[list[int], list[float]]:
+async def _random_cuts(agent: AgentProcess, speech: Sequence[Clip], count: int, seed: int) -> tuple[list[int], list[float]]:
     rng, loop, spans, stray = random.Random(seed), asyncio.get_running_loop(), [], []
     async with await Caller.connect(agent.url) as caller:
         await _settled(caller)
@@ -378,7 +378,7 @@ _TAIL_S = 0.06
 async def _continuous(seconds: float) -> dict[str, Any]:
     figures = {}
     for name, options, busy in (("idle", (), 0), ("one_core_busy", (), 1), ("loop_blocked", ("--block",), 0)):
-        async with _agent(*options) as agent, _busy(busy), await Caller.connect(agent.url) as caller:
+        async with agent_process(*options) as agent, _busy(busy), await Caller.connect(agent.url) as caller:
             loop = asyncio.get_running_loop()
             await _settled(caller)
             until_s = loop.time() + seconds
@@ -398,7 +398,7 @@ async def _continuous(seconds: float) -> dict[str, Any]:
     return figures
 
 
-async def _calls(agent: _Agent, count: int) -> dict[str, Any]:
+async def _calls(agent: AgentProcess, count: int) -> dict[str, Any]:
     """Calls one after another in one process, each with a reply."""
     samples = []
     for index in range(count):
@@ -452,7 +452,7 @@ def _audible_ms(recording: Recording, from_s: float, to_s: float) -> float:
 
 
 @asynccontextmanager
-async def _agent(*options: str) -> AsyncIterator[_Agent]:
+async def agent_process(*options: str) -> AsyncIterator[AgentProcess]:
     """Starts the agent in a process of its own, and ends it."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "voxagent_agent.stand", folder, *options]
@@ -463,7 +463,7 @@ async def _agent(*options: str) -> AsyncIterator[_Agent]:
                 line = (await process.stdout.readline()).decode().strip()
             if not line.startswith("http"):
                 raise ValueError("the agent did not start: `voxagent run` tells why")
-            yield _Agent(line.rstrip("/"), Path(folder))
+            yield AgentProcess(line.rstrip("/"), Path(folder))
         finally:
             with suppress(ProcessLookupError):
                 process.terminate()

@@ -100,6 +100,7 @@ class _Progress:
     """Where the call stands."""
 
     turns: dict[str, int] = field(default_factory=dict)
+    next_turn: int = 1
     state: str = ""
     voice: bool = False
     voice_at_s: float = 0.0
@@ -192,7 +193,7 @@ class Chronicle(BaseObserver):
     # --- the line ------------------------------------------------------------------------------------------------
 
     def _on_frame(self, frame: VoiceFrame, late_s: float) -> None:
-        now_s, progress = self._now(), self._progress
+        now_s, progress, floor = self._now(), self._progress, self._transport.floor
         self._packets.speech += frame.speech_samples > 0
         self._packets.late_ms_max = max(self._packets.late_ms_max, 1000 * late_s)
         self._watch_voice(now_s)
@@ -206,8 +207,9 @@ class Chronicle(BaseObserver):
             self._record.note("packet", event="first_audible" if sounding else "last_audible")
             if sounding:
                 self._begin_to_sound(now_s)
-            elif not self._transport.playhead.audible:
-                self._enter("listening")
+        # The floor waits a moment before it takes a bot for silent: the state should not flicker between two words.
+        if progress.state == "speaking" and not sounding and floor is not None and not floor.speaking:
+            self._enter("listening")
 
     def _begin_to_sound(self, now_s: float) -> None:
         self._enter("speaking")
@@ -288,11 +290,12 @@ class Chronicle(BaseObserver):
         if self._at.token_s is None:
             self._at.token_s = self._now()
             self._record.note("llm", event="first_token")
-        self._record.note("token", turn=len(self._progress.turns), text=text)
+        self._record.note("token", turn=self._progress.next_turn, text=text)
 
     def _note_request(self, frame: LLMContextFrame) -> None:
         at = self._at
         at.request_s, at.token_s, at.phrase_s, at.audio_s = self._now(), None, None, None
+        self._progress.next_turn = len(self._progress.turns) + 1
         self._enter("thinking")
         self._record.note("llm", event="request")
         messages: list[Any] = list(frame.context.messages)

@@ -232,8 +232,8 @@ class Call:
         zero_s = self.caller.spoken.start_s
         wire, sent = self.caller.wire.by_arrival(), self.caller.wire.by_timestamp()
         turns = sorted(self.turns, key=lambda turn: turn.onset_s)
-        next_s = [turn.onset_s for turn in turns[1:]] + [math.inf]
-        said = [turn_figures(turn, at_s, wire, sent) for turn, at_s in zip(turns, next_s, strict=True)]
+        next_s = [*(turn.onset_s for turn in turns[1:]), math.inf]
+        said = [turn_figures(turn, at_s, wire, sent) for turn, at_s in zip(turns, next_s, strict=False)]
         for turn in said:
             turn["onset_s"] = round(turn["onset_s"] - zero_s, 4)
         messages = [{"at_s": round(message.at_s - zero_s, 4), "body": message.body} for message in self.caller.messages]
