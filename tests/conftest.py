@@ -67,5 +67,5 @@ def virtual() -> Callable[[Coroutine[Any, Any, Any]], Any]:
 async def eventually(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
     """Waits until a condition holds; fails the test when it never does."""
     async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110 - counters of a thread fire no event
+        while not condition():
             await asyncio.sleep(0.002)

@@ -19,7 +19,7 @@ from voxagent.models import model_load  # noqa: E402
 from voxagent.record import summary  # noqa: E402
 from voxagent_agent.benchmark import agent_process  # noqa: E402
 from voxagent_agent.sounds import Clip, spoken  # noqa: E402
-from voxagent_agent._caller import Caller  # noqa: E402
+from voxagent_webrtc.caller import Caller  # noqa: E402
 
 SHOT = Path("out") / "conversation.png"
 

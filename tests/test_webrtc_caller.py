@@ -22,8 +22,18 @@ from typer.testing import CliRunner
 
 from voxagent.errors import EngineFull, RemoteError
 from voxagent.pcm import to_float32, write_wav
-from voxagent_webrtc.call_command import Script, call, converse, ice_server, line, write_record
-from voxagent_webrtc.caller import CallEnd, Caller, read_wav
+from voxagent_webrtc.call_command import (
+    Line,
+    Script,
+    Turn,
+    call,
+    converse,
+    ice_server,
+    line,
+    turn_figures,
+    write_record,
+)
+from voxagent_webrtc.caller import CallEnd, Caller, Utterance, read_wav
 from voxagent_webrtc.plot import Mark, Recording, Wire, draw_call
 
 RATE = 48000
@@ -462,6 +472,20 @@ def test_a_recording_tells_ducking_from_the_voice_as_it_is():
     voice[int(1.5 * RATE) :] //= 4
     assert Recording(0.0, voice).ducked_at(1.0, 6) == pytest.approx(1.5, abs=0.02)
     assert Recording(0.0, voice).ducked_at(1.0, 20) is None
+
+
+async def test_a_barge_in_tells_duck_and_silence_and_a_pause_is_neither():
+    voice = np.concatenate((buzz(2.5), silence(1.5), buzz(1.0)))
+    voice[int(2.2 * RATE) : int(2.5 * RATE)] //= 4
+    bot = Recording(0.0, voice)
+    said = Line("b.wav", to_float32(buzz(0.4)), 0.0, 0.0, 0.4)
+    over, between = (Turn("barge_in", said, Utterance(at_s, 19200, asyncio.Event())) for at_s in (2.0, 3.2))
+    figures = turn_figures(over, np.inf, bot, bot)
+    assert (figures["duck_ms"], figures["silence_ms"]) == pytest.approx((200, 500), abs=20)
+    assert figures["response_ms"] == pytest.approx(1600, abs=6)
+    figures = turn_figures(between, np.inf, bot, bot)
+    assert (figures["duck_ms"], figures["silence_ms"], figures["splash_db"]) == (None, None, None)
+    assert turn_figures(over, 2.3, bot, bot)["response_ms"] is None
 
 
 def test_a_hard_cut_splashes_and_a_fade_does_not():

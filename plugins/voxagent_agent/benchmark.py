@@ -26,7 +26,8 @@ from voxagent.engine import Engine
 from voxagent.models import model_load
 from voxagent.record import Event, read_record
 from voxagent_agent.sounds import BACKCHANNELS, PHRASES, STOPS, Clip, noises, real_speech, spoken
-from voxagent_agent._caller import Caller, Recording
+from voxagent_webrtc.caller import Caller
+from voxagent_webrtc.plot import Recording
 
 Progress = Callable[[str], None]
 
@@ -147,7 +148,9 @@ async def _barge_ins(agent: AgentProcess, question: Clip, speech: Sequence[Clip]
     return figures
 
 
-async def _four_calls(agent: AgentProcess, question: Clip, speech: Sequence[Clip], alone: dict[str, Any]) -> dict[str, Any]:
+async def _four_calls(
+    agent: AgentProcess, question: Clip, speech: Sequence[Clip], alone: dict[str, Any]
+) -> dict[str, Any]:
     talks = [_conversation(agent, question, speech, 4, seed=seed) for seed in range(10, 14)]
     heard = [one for one, _ in await asyncio.gather(*talks)]
     figures = _summary(heard)
@@ -319,7 +322,9 @@ async def _cuts(agent: AgentProcess, speech: Sequence[Clip], count: int) -> dict
     }
 
 
-async def _random_cuts(agent: AgentProcess, speech: Sequence[Clip], count: int, seed: int) -> tuple[list[int], list[float]]:
+async def _random_cuts(
+    agent: AgentProcess, speech: Sequence[Clip], count: int, seed: int
+) -> tuple[list[int], list[float]]:
     rng, loop, spans, stray = random.Random(seed), asyncio.get_running_loop(), [], []
     async with await Caller.connect(agent.url) as caller:
         await _settled(caller)

@@ -91,7 +91,9 @@ def _counted(to: str) -> str:
     words = to.casefold().split()
     # Recognisers write "twenty one", "twenty-one" or 21.
     spellings = ("-".join(words), " ".join(words), words[0])
-    last = next((_NUMBERS[one] for one in spellings if one in _NUMBERS), int(words[0][:6]) if words[0].isdecimal() else 10)
+    last = next(
+        (_NUMBERS[one] for one in spellings if one in _NUMBERS), int(words[0][:6]) if words[0].isdecimal() else 10
+    )
     if not 1 <= last <= _COUNT_LIMIT:
         return f"I count up to {_COUNT_LIMIT}, and no further."
     return f"Okay. {', '.join(str(num2words(n)) for n in range(1, last + 1)).capitalize()}."

@@ -14,7 +14,7 @@ import numpy as np
 
 from voxagent.engine import Engine
 from voxagent.pcm import Pcm, Resampler
-from voxagent_agent._caller import read_wav
+from voxagent_webrtc.caller import read_wav
 
 RATE = 48000
 _REAL = Path("/usr/share/pocketsphinx/test/data")
@@ -89,7 +89,8 @@ def noises(seed: int = 1) -> list[Clip]:
         white = rng.standard_normal(len(t))
         if colour:
             white = np.convolve(white, np.exp(-np.arange(200) * colour), "same")
-        return (white * np.exp(-t * decay) * (1 - np.exp(-t * rise))).astype(np.float32)
+        shaped: Pcm = (white * np.exp(-t * decay) * (1 - np.exp(-t * rise))).astype(np.float32)
+        return shaped
 
     cough = np.concatenate((burst(0.22, 14, 300, 0.05), np.zeros(2400, np.float32), burst(0.3, 10, 100, 0.05)))
     door = burst(0.45, 16, 2000, 0.01)

@@ -199,7 +199,7 @@ def turn_figures(turn: Turn, until_s: float, wire: Recording, sent: Recording) -
     figures: dict[str, Any] = {"kind": turn.kind, "file": turn.line.name, "onset_s": round(turn.onset_s, 4)}
     response_s = wire.first_audible_after(turn.end_s)
     if turn.kind == "barge_in":
-        duck_s, silent_s = wire.ducked_at(turn.onset_s, _DUCK_DB), wire.last_audible_after(turn.onset_s)
+        duck_s, silent_s = _yielded(turn.onset_s, wire)
         cut_s = sent.last_audible_after(turn.onset_s)
         figures["duck_ms"] = _since(turn.onset_s, duck_s, until_s)
         figures["silence_ms"] = _since(turn.onset_s, silent_s, until_s)
@@ -207,6 +207,13 @@ def turn_figures(turn: Turn, until_s: float, wire: Recording, sent: Recording) -
         response_s = wire.first_audible_after(max(turn.end_s, silent_s or 0.0))
     figures["response_ms"] = _since(turn.end_s, response_s, until_s)
     return figures
+
+
+def _yielded(onset_s: float, wire: Recording) -> tuple[float | None, float | None]:
+    """When the bot got softer, and when it fell silent; a pause, or the silence itself, is no ducking."""
+    silent_s, duck_s = wire.last_audible_after(onset_s), wire.ducked_at(onset_s, _DUCK_DB)
+    ducked = silent_s is not None and duck_s is not None and duck_s < silent_s - 4 * BLOCK_S
+    return duck_s if ducked else None, silent_s
 
 
 def _since(from_s: float, at_s: float | None, until_s: float) -> float | None:
@@ -355,10 +362,7 @@ def _draw(path: Path, call: Call, caller: Caller) -> None:
             Mark(turn.onset_s, turn.kind.replace("_", "-"), "tab:red" if turn.kind == "barge_in" else "tab:blue")
         )
         if turn.kind == "barge_in":
-            found = (
-                ("duck", wire.ducked_at(turn.onset_s, _DUCK_DB)),
-                ("silence", wire.last_audible_after(turn.onset_s)),
-            )
+            found = zip(("duck", "silence"), _yielded(turn.onset_s, wire), strict=True)
             marks += [Mark(at_s, name, "tab:purple") for name, at_s in found if at_s is not None]
     messages = [Mark(message.at_s, _told(message.body), "tab:green") for message in caller.messages]
     draw_call(path, caller.spoken, caller.wire.by_timestamp(), marks, messages, f"call {caller.call_id}")

@@ -36,6 +36,8 @@ _STEP = 48
 _DEAD = 16
 _LONGEST_GAP_S = 0.045
 _LOUD_DB = 20.0
+# About as wide as a label of a message: a tick without room for one stays bare.
+_LABEL_S = 1.0
 # A timestamp that leaves the clock by more belongs to a stream that started anew.
 _JUMP_SAMPLES = 5 * RATE
 _JUMP_PACKETS = 1000
@@ -394,9 +396,14 @@ def draw_call(
         for axes in (above, below, level):
             axes.axvline(mark.at_s - zero_s, color=mark.colour, linewidth=1.2)
         _write(above, mark, zero_s, 1.02, 0)
-    for index, message in enumerate(messages):
-        lane.axvline(message.at_s - zero_s, color=message.colour, linewidth=0.8)
-        _write(lane, message, zero_s, 0.8 - 0.2 * (index % 4), 1)
+    free_s = [0.0] * 4
+    for message in messages:
+        at_s = message.at_s - zero_s
+        lane.axvline(at_s, color=message.colour, linewidth=0.8)
+        row = next((row for row, end_s in enumerate(free_s) if at_s >= end_s), None)
+        if row is not None:
+            free_s[row] = at_s + _LABEL_S
+            _write(lane, message, zero_s, 0.8 - 0.2 * row, 1)
     lane.set_ylabel("messages")
     lane.set_yticks([])
     lane.set_xlabel("seconds")
