@@ -29,6 +29,16 @@ from voxagent_webrtc import MAX_BODY_BYTES, Connection, Ended, Ends
 JSON = {"Content-Type": "application/json"}
 
 
+class Silence:
+    """A bot that has nothing to say."""
+
+    def __init__(self) -> None:
+        self.playout = Playout(48000)
+        self.pull = self.playout.pull
+
+    def interrupt(self) -> None: ...
+
+
 @dataclass
 class Patient:
     """A conversation that says nothing and waits for its end."""
@@ -44,7 +54,7 @@ class Patient:
     async def converse(self, connection, data):
         self.started.append((connection, data))
         over = asyncio.Event()
-        connection.line.plug(Ends(Playout(48000), self._hear))
+        connection.line.plug(Ends(Silence(), self._hear))
         connection.listen(_Ear(self.log, over))
         await over.wait()
 
@@ -325,8 +335,7 @@ async def test_pipecats_clients_come_in_by_their_own_door():
         status, session, _ = await call.ask("POST", "/start", {"transport": "webrtc", "body": {"customer": 7}})
         assert (status, session["iceConfig"]) == (200, {"iceServers": ice})
         path = f"/sessions/{session['sessionId']}/api/offer"
-        status, answer, _ = await call.offer("v=0", path, restart_pc=False, pc_id=None)
-        assert status == 400
+        assert (await call.offer("v=0", path, restart_pc=False, pc_id=None))[0] == 400
         assert (await call.ask("POST", "/sessions/nobody/api/offer", {"sdp": "v=0", "type": "offer"}))[0] == 404
         assert (await call.ask("POST", "/start", {"transport": "daily"}))[0] == 400
         assert (await call.ask("POST", "/start"))[0] == 200

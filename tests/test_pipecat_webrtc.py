@@ -219,6 +219,19 @@ def test_a_cough_costs_no_sample() -> None:
     run_virtual(main())
 
 
+def test_a_microphone_that_is_switched_off_in_mid_word_does_not_hold_the_bot() -> None:
+    async def main() -> None:
+        async with web_call(policy=POLICY) as call:
+            await call.reply(TEXT)
+            await call.until_heard(0.5)
+            await call.peer.say(voice(0.3))
+            await eventually(lambda: bool(call.spoken))
+            assert call.spoken[0][1].heard == TEXT
+            assert not call.spoken[0][2]
+
+    run_virtual(main())
+
+
 def test_a_caller_within_their_own_turn_still_stops_the_bot() -> None:
     async def main() -> None:
         async with web_call(policy=POLICY) as call:

@@ -1,6 +1,6 @@
 """Tells the caller's voice from our own, come back out of a loudspeaker into the caller's microphone.
 
-Pure: knows the samples we sent and the samples we got, nothing of clocks, detectors or what follows from a verdict.
+Pure: knows the samples we sent and the samples we got; nothing of clocks, detectors, or what follows from a verdict.
 """
 
 from __future__ import annotations
@@ -13,263 +13,354 @@ from numpy.typing import NDArray
 from voxagent.pcm import Pcm16
 
 _RATES = (8000, 16000)
-_FRAMES_PER_S = 50
+_FRAME_MS = 20
+# Fits a pitch period of a low voice and the smear of a room's first reflections; two windows a frame.
+_WINDOW_MS = 32
+# What every codec and every telephone lets through.
+_BAND_HZ = (200, 3800)
+# int16 RMS under which a frame holds nothing that a detector could take for voice (-64 dBFS).
+_QUIET = 20.0
+# Positions of the streams that differ by more than bursts explain: packets were lost, or the caller was on hold.
+_ADRIFT_MS = 300
+# Columns (10 ms) of sound from which the level of an echo just found is learnt.
+_LEARN_FRAMES = 12
+
 _Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class EchoSettings:
+    """When sound counts as our own echo.
+
+    Attributes:
+        max_delay_ms: Longest way from `played` to `heard`. A mobile call with a Bluetooth loudspeaker takes 450.
+        slack_ms: Bursts may shift the first frame of either stream by this much.
+        found_score: Correlation peak, in standard deviations, that is an echo. Two voices reach 15 by chance, not twice
+            at one delay; an echo in a room reaches 17 to 30.
+        path_ms: Length of the echo path that is cancelled: the direct sound and the strong reflections.
+        margin_db: What the remainder of an echo may exceed its mean by: its levels spread by 5 dB.
+        noise_ratio: The same for the microphone's noise, as a ratio of powers, above its lowest mean.
+        near_share: Part of the sound (sum of amplitudes by band) that the echo must leave unexplained before it is
+            the caller. Echoes alone measured under 0.1, callers as loud as the echo above 0.3.
+        hold_ms: A caller heard in three frames running keeps the floor for this long: syllables dip below the echo.
+        cold_ms: Sound that is held back at the start of a call until it was compared; a syllable's beginning.
+    """
+
     max_delay_ms: int = 500
     slack_ms: int = 80
-    lock_score: float = 15.0
-    move_score: float = 11.0
-    search_ms: int = 256
+    found_score: float = 15.0
+    path_ms: int = 120
     margin_db: float = 6.0
-    near_share: float = 0.15
-    held_share: float = 0.0
+    noise_ratio: float = 3.0
+    near_share: float = 0.18
     hold_ms: int = 160
-    tail_db: float = -8.0
-    rt60_ms: int = 350
     cold_ms: int = 60
-    noise_x: float = 3.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.max_delay_ms <= 2000:
+            raise ValueError(f"max_delay_ms lies between 1 and 2000, not {self.max_delay_ms}")
+        if not 0 < self.near_share < 1:
+            raise ValueError(f"near_share is a part of the sound, between 0 and 1, not {self.near_share}")
+        if min(self.slack_ms, self.hold_ms, self.cold_ms) < 0 or self.path_ms < _FRAME_MS:
+            raise ValueError(f"times are not negative, and path_ms is at least {_FRAME_MS}")
+
+
+class EchoVeto:
+    """Compares what the microphone brings with what was sent a moment ago.
+
+    The delay is found by correlating whitened waveforms; the echo is then cancelled by an adaptive filter, and what is
+    left is weighed, band by band, against what a cancelled echo leaves. It does not clean the signal.
+
+    Args:
+        sample_rate: 8 or 16 kHz, of both streams.
+        settings: See `EchoSettings`.
+
+    Raises:
+        ValueError: Another sample rate.
+    """
+
+    def __init__(self, sample_rate: int = 16000, settings: EchoSettings | None = None) -> None:
+        if sample_rate not in _RATES:
+            raise ValueError(f"the echo veto needs one of {_RATES} Hz, not {sample_rate}: resample first")
+        self._limits = settings or EchoSettings()
+        self._rate = sample_rate
+        self._frame = self._samples(_FRAME_MS)
+        self._search = _Search(sample_rate, self._limits)
+        keep = self._search.reach + self._samples(_FRAME_MS * _LEARN_FRAMES)
+        self._far, self._near, self._left = _Track(keep), _Track(keep), _Track(keep)
+        self._filter = _Filter(self._frame, max(1, self._limits.path_ms // _FRAME_MS))
+        self._levels = _Levels(sample_rate, self._limits)
+        self._lag: int | None = None
+        self._shift = 0
+        self._ahead = 0.0
+        self._last_sound = -keep
+        self._frames = self._cold_frames = self._run = self._hold = 0
+        self._rest = np.zeros(0, np.int16)
+        self._own = False
+
+    @property
+    def delay_ms(self) -> float | None:
+        """From `played` to `heard`, give or take the bursts; None until an echo was found."""
+        return None if self._lag is None else 1000 * (self._lag - self._ahead) / self._rate
+
+    def played(self, pcm: Pcm16) -> None:
+        """Takes what was handed to the sender: mono int16, shape (n,), in real time, silence included."""
+        self._far.push(pcm)
+        if len(pcm) and int(pcm.max()) - int(pcm.min()) > _QUIET:
+            self._last_sound = self._far.end
+
+    def heard(self, pcm: Pcm16) -> bool:
+        """Takes the caller's next mono int16, shape (n,).
+
+        Returns:
+            Whether the last whole frame of 20 ms is our own echo, or mostly so, and must not count as the caller's voice.
+        """
+        samples = np.concatenate((self._rest, pcm))
+        whole = len(samples) // self._frame * self._frame
+        self._rest = samples[whole:]
+        for frame in samples[:whole].reshape(-1, self._frame):
+            self._own = self._judge(frame)
+        return self._own
+
+    def _judge(self, frame: Pcm16) -> bool:
+        self._align(frame)
+        if self._far.end - self._last_sound > self._samples(self._limits.max_delay_ms):
+            self._left.push(frame)
+            self._run = self._hold = 0
+            return False
+        loud = float(np.mean(np.square(frame, dtype=np.float64))) > _QUIET**2
+        self._frames += 1
+        if loud and self._frames % (2 if self._lag is None else 5) == 0:
+            self._find()
+        if self._lag is None:
+            self._left.push(frame)
+            self._cold_frames += loud
+            return loud and self._cold_frames * _FRAME_MS <= self._limits.cold_ms
+        return self._weigh(frame, self._lag)
+
+    def _align(self, frame: Pcm16) -> None:
+        """Keeps both streams on one scale by counting samples: bursts move calls, not samples."""
+        self._near.push(frame)
+        ahead = self._near.end + self._shift - self._far.end
+        if self._near.end == len(frame) or abs(ahead) > self._samples(_ADRIFT_MS):
+            self._shift -= ahead
+            ahead = 0
+        self._ahead += 0.02 * (ahead - self._ahead)
+
+    def _find(self) -> None:
+        lag = self._search.lag(self._near, self._far, self._shift, known=self._lag is not None)
+        # The filter follows small changes: clocks that differ by 100 ppm move 1.6 samples a second.
+        if lag is None or (self._lag is not None and abs(lag - self._lag) <= self._samples(2)):
+            return
+        self._lag = lag
+        self._filter.reset()
+        ends = self._near.end - self._frame * np.arange(_LEARN_FRAMES)
+        near = np.concatenate([self._levels.spectra(self._near, end) for end in ends])
+        far = np.concatenate([self._levels.spectra(self._far, end + self._shift - lag) for end in ends])
+        self._levels.learn_at_once(near, far)
+
+    def _weigh(self, frame: Pcm16, lag: int) -> bool:
+        limits, far_end = self._limits, self._near.end + self._shift - lag
+        start = far_end + self._filter.lead - self._filter.span
+        self._left.push(self._filter.cancel(frame, self._far.get(start, start + self._filter.span)))
+        ends = (self._near, self._near.end), (self._left, self._near.end), (self._far, far_end)
+        share = self._levels.unexplained(*(self._levels.spectra(track, end) for track, end in ends))
+        louder = self._filter.louder() if share >= limits.near_share else None
+        if louder:
+            # The same wave at another level is an automatic gain's doing, not a voice.
+            self._filter.scale(louder)
+            self._levels.scale(louder)
+            share = 0.0
+        caller = share >= limits.near_share
+        self._run = min(self._run + 1, 3) if caller else max(self._run - 1, 0)
+        self._hold = limits.hold_ms // _FRAME_MS if self._run == 3 else max(0, self._hold - 1)
+        self._levels.learn(own=not caller)
+        return not caller and not self._hold
+
+    def _samples(self, ms: int) -> int:
+        return ms * self._rate // 1000
 
 
 class _Track:
-    """The last samples of a stream, by their absolute positions."""
+    """The last samples of a stream, by their positions in it."""
 
     def __init__(self, keep: int) -> None:
+        self.end = 0
         self._keep = keep
         self._pcm = np.zeros(2 * keep, np.float32)
         self._fill = keep
-        self.end = 0
 
-    def push(self, pcm: Pcm16) -> None:
+    def push(self, pcm: NDArray[np.int16] | _Floats) -> None:
+        self.end += len(pcm)
         pcm = pcm[-self._keep :]
         if self._fill + len(pcm) > len(self._pcm):
             self._pcm[: self._keep] = self._pcm[self._fill - self._keep : self._fill].copy()
             self._fill = self._keep
         self._pcm[self._fill : self._fill + len(pcm)] = pcm
         self._fill += len(pcm)
-        self.end += len(pcm)
 
     def get(self, start: int, stop: int) -> NDArray[np.float32]:
-        low = max(start, self.end - self._keep)
+        """Silence where there is nothing yet, or nothing any more."""
+        low = min(max(start, self.end - self._keep), stop)
         high = max(low, min(stop, self.end))
         at = self._fill - self.end
         body = self._pcm[low + at : high + at]
-        if len(body) == stop - start:
-            return body
-        out = np.zeros(stop - start, np.float32)
-        if len(body):
-            out[low - start : low - start + len(body)] = body
-        return out
+        return body if high - low == stop - start else np.pad(body, (low - start, stop - high))
+
+
+class _Search:
+    """Finds the delay: whitened cross-correlation of 256 ms of microphone with all that was sent before, at 8 kHz."""
+
+    def __init__(self, rate: int, limits: EchoSettings) -> None:
+        ms = rate // 1000
+        self._step = rate // 8000
+        self._score = limits.found_score
+        self._near = 256 * ms
+        self._low, self._high = -limits.slack_ms * ms // 2, (limits.max_delay_ms + limits.slack_ms) * ms
+        self._lags = (self._high - self._low) // self._step
+        self.reach = self._near + self._high - self._low + self._step
+        # No lag wraps around: the correlation is only read where the short signal lies inside the long one.
+        self._size = 1 << (self.reach // self._step).bit_length()
+        hz = np.fft.rfftfreq(self._size, 1 / 8000)
+        self._band = (hz > _BAND_HZ[0]) & (hz < _BAND_HZ[1])
+        self._sum = np.zeros(self._lags)
+        self._seen: int | None = None
+
+    def lag(self, near: _Track, far: _Track, shift: int, known: bool) -> int | None:
+        """The delay in samples, once two looks agree on it; a known one is overruled by a lower score."""
+        end = near.end + shift
+        mine = self._spectrum(near.get(near.end - self._near, near.end))
+        sent = self._spectrum(far.get(end - self._near - self._high, end - self._low))
+        cross = np.conj(mine) * sent
+        size = np.sqrt(np.abs(cross))
+        # Whitened to the power 3/4: wholly, the bands that hold only noise would count as much as the others.
+        cross = np.where(self._band, cross / np.maximum(size * np.sqrt(size), 1e-9), 0)
+        found = np.fft.irfft(cross, self._size)[: self._lags + 1][:0:-1]
+        self._sum = 0.6 * self._sum + found / (np.sqrt(np.mean(found**2)) + 1e-9)
+        best = int(np.argmax(self._sum))
+        score = self._sum[best] / (np.sqrt(np.mean(self._sum**2)) + 1e-9)
+        if score < self._score - 2 * known:
+            return None
+        lag = self._low + best * self._step
+        seen, self._seen = self._seen, lag
+        return lag if seen is not None and abs(lag - seen) <= 8 * self._step else None
+
+    def _spectrum(self, pcm: NDArray[np.float32]) -> NDArray[np.complex128]:
+        pairs = pcm[: len(pcm) // self._step * self._step].reshape(-1, self._step)
+        return np.fft.rfft(pairs.mean(axis=1), self._size)
 
 
 class _Filter:
-    """An adaptive filter for the echo path: a Kalman filter in the frequency domain, in blocks of one frame."""
+    """The echo path, learnt: a Kalman filter in the frequency domain, in partitions of one frame.
 
-    def __init__(self, frame: int, parts: int = 6) -> None:
-        self._frame, self._parts = frame, parts
-        self.lead = frame * 8 // 20
+    Its step shrinks by itself while the caller speaks, so that it needs no detector of double talk.
+    """
+
+    def __init__(self, frame: int, parts: int) -> None:
+        self._frame = frame
+        self._shape = parts, frame + 1
+        self.span = (parts + 1) * frame
+        # The strongest path is not always the first.
+        self.lead = frame * 8 // _FRAME_MS
         self.reset()
 
     def reset(self) -> None:
-        shape = (self._parts, self._frame + 1)
-        self._path = np.zeros(shape, np.complex128)
-        self._doubt = np.ones(shape)
-        self._near = np.zeros(shape[1])
+        self._path = np.zeros(self._shape, np.complex128)
+        self._doubt = np.ones(self._shape)
+        self._rest = np.zeros(self._shape[1])
+        self._products = np.zeros(3)
 
-    @property
-    def span(self) -> int:
-        return (self._parts + 1) * self._frame
-
-    def cancel(self, frame: _Floats, ref: _Floats) -> _Floats:
+    def cancel(self, frame: Pcm16, far: NDArray[np.float32]) -> _Floats:
+        """The frame less its echo; `far` are the `span` samples up to the frame's end (delayed, and `lead` ahead)."""
         n = self._frame
-        blocks = np.lib.stride_tricks.sliding_window_view(ref, 2 * n)[::n][::-1]
-        far = np.fft.rfft(blocks)
-        error = frame - np.fft.irfft((self._path * far).sum(0))[n:]
-        spectrum = np.fft.rfft(np.concatenate((np.zeros(n), error)))
-        power = np.abs(far) ** 2
-        self._near = 0.7 * self._near + 0.3 * np.abs(spectrum) ** 2
-        step = self._doubt / ((self._doubt * power).sum(0) + 2 * self._near + 1e3)
-        update = np.fft.irfft(step * np.conj(far) * spectrum)
+        blocks = np.fft.rfft(np.lib.stride_tricks.sliding_window_view(far, 2 * n)[::n][::-1])
+        echo = np.fft.irfft((self._path * blocks).sum(axis=0))[n:]
+        left: _Floats = frame - echo
+        near = frame.astype(np.float64)
+        self._products = 0.6 * self._products + np.array([near @ near, near @ echo, echo @ echo])
+        spectrum = np.fft.rfft(np.concatenate((np.zeros(n), left)))
+        power = blocks.real**2 + blocks.imag**2
+        self._rest = 0.7 * self._rest + 0.3 * (spectrum.real**2 + spectrum.imag**2)
+        step = self._doubt / ((self._doubt * power).sum(axis=0) + 2 * self._rest + 1e3)
+        update = np.fft.irfft(step * np.conj(blocks) * spectrum)
         update[:, n:] = 0
         self._path += np.fft.rfft(update)
-        self._doubt *= 1 - 0.5 * step * power
-        self._doubt = 0.998 * self._doubt + 0.004 * np.abs(self._path) ** 2 + 1e-9
-        return error
+        # Paths change by about 4 % a second while somebody moves.
+        drift = 0.004 * (self._path.real**2 + self._path.imag**2)
+        self._doubt = 0.998 * self._doubt * (1 - 0.5 * step * power) + drift + 1e-9
+        return left
+
+    def louder(self) -> float | None:
+        """The factor by which the echo came back louder than learnt, if the wave is otherwise the one expected."""
+        near, both, echo = (float(product) for product in self._products)
+        alike = both > 0 and both * both > 0.8 * near * echo
+        return min(both / echo, 4.0) if alike and both > 1.3 * echo else None
+
+    def scale(self, factor: float) -> None:
+        self._path *= factor
+        self._products *= 1, factor, factor**2
 
 
-class EchoVeto:
-    def __init__(self, sample_rate: int = 16000, settings: EchoSettings | None = None) -> None:
-        if sample_rate not in _RATES:
-            raise ValueError(f"the echo veto needs one of {_RATES} Hz, not {sample_rate}: resample first")
-        s = self._set = settings or EchoSettings()
-        self._rate = sample_rate
-        self._frame = sample_rate // _FRAMES_PER_S
-        ms = sample_rate // 1000
-        self._window = 32 * ms
-        self._lag_low, self._lag_high = -s.slack_ms * ms, (s.max_delay_ms + s.slack_ms) * ms
-        self._search = s.search_ms * ms
-        self._size = 1 << int(np.ceil(np.log2(self._search + self._lag_high - self._lag_low)))
-        keep = 2 * self._size
-        self._ref, self._mic, self._left = _Track(keep), _Track(keep), _Track(keep)
-        self._filter = _Filter(self._frame)
-        self._shift = 0  # mic position + shift = ref position
-        self._rest = np.zeros(0, np.int16)
-        self._hann = np.hanning(self._window + 2)[1:-1]
-        self._edges = self._bands(sample_rate, self._window)
-        n = len(self._edges) - 1
-        f = np.fft.rfftfreq(self._size, 1 / sample_rate)
-        self._mask = (f > 200) & (f < 3800)
-        self._lag: int | None = None
-        self._acc = np.zeros(self._lag_high - self._lag_low + 1)
-        self._seen_lag = 0
-        self._gain = np.full((2, n), -20.0)
-        self._tail = np.zeros(n)
-        self._noise = np.full(n, 1e9)
-        self._smooth = np.full(n, 1e9)
-        self._hist = np.zeros((2, 40, n))
-        self._corr = 0.0
-        self._count = 0
-        self._active = -(10**9)
-        self._cold = 0
-        self._hold = self._run = 0
-        self._verdict = False
-        self.debug = None
+class _Levels:
+    """Expected levels in bands: of the echo in the microphone, of what cancelling leaves of it, and of the noise."""
 
-    @staticmethod
-    def _bands(rate: int, window: int) -> NDArray[np.int64]:
-        hz = np.concatenate((np.arange(200, 1600, 125), np.geomspace(1600, 3800, 9)))
-        return np.round(hz * window / rate).astype(np.int64)
+    # How fast a room's sound dies away (60 dB in 350 ms), and where it starts below the direct sound.
+    _DECAY = 10 ** (-6 * 10 / 350)
+    _TAIL = 10**-0.8
+    # Cancelling gains no more than this for long: loudspeakers and codecs bend the wave.
+    _MOST_DB = 14.0
 
-    @property
-    def delay_ms(self) -> float | None:
-        return None if self._lag is None else 1000 * self._lag / self._rate
+    def __init__(self, rate: int, limits: EchoSettings) -> None:
+        self._limits = limits
+        self._margin = 10 ** (limits.margin_db / 10)
+        self._window = _WINDOW_MS * rate // 1000
+        self._half = _FRAME_MS * rate // 2000
+        self._shape = np.hanning(self._window + 2)[1:-1]
+        hz = np.concatenate((np.arange(_BAND_HZ[0], 1600, 125), np.geomspace(1600, _BAND_HZ[1], 9)))
+        self._edges = np.round(hz * _WINDOW_MS / 1000).astype(np.int64)
+        bands = len(hz) - 1
+        self._gain_db = np.full((2, bands), -20.0)
+        self._tail = np.zeros(bands)
+        self._mean = self._noise = np.full(bands, 1e9)
+        self._seen: list[tuple[_Floats, _Floats]] = []
 
-    def played(self, pcm: Pcm16) -> None:
-        self._ref.push(pcm)
-        if len(pcm) and np.abs(pcm).max() > 30:
-            self._active = self._ref.end
+    def spectra(self, track: _Track, end: int) -> _Floats:
+        """Power by band of the two windows that end 10 ms before `end` and at it, shape (2, bands)."""
+        pcm = track.get(end - self._window - self._half, end)
+        power = np.abs(np.fft.rfft(np.stack((pcm[: self._window], pcm[self._half :])) * self._shape)) ** 2
+        return np.asarray(np.add.reduceat(power[:, : self._edges[-1]], self._edges[:-1], axis=1))
 
-    def heard(self, pcm: Pcm16) -> bool:
-        samples = np.concatenate((self._rest, pcm))
-        whole = len(samples) // self._frame * self._frame
-        self._rest = samples[whole:]
-        for frame in samples[:whole].reshape(-1, self._frame):
-            self._verdict = self._judge(frame)
-        return self._verdict
+    def unexplained(self, near: _Floats, left: _Floats, far: _Floats) -> float:
+        """The part of the microphone's sound that is neither echo nor noise, 0 to 1."""
+        self._mean = 0.6 * self._mean + 0.4 * near.mean(axis=0)
+        # Follows noise that grows by 2 dB a second; speech pauses more often than that.
+        self._noise = np.minimum(self._mean, self._noise * 1.01) + 1.0
+        gain = 10 ** (self._gain_db / 10)
+        caller = total = 0.0
+        self._seen = []
+        # A filter that has lost the path adds to the sound.
+        for heard, rest, sent in zip(near, np.minimum(near, left), far, strict=True):
+            self._tail = np.maximum(sent, self._tail * self._DECAY)
+            echo = np.maximum(sent * gain, self._tail * gain[0] * self._TAIL)
+            excess = rest - self._margin * echo[1] - self._limits.noise_ratio * self._noise
+            caller += float(np.sqrt(np.maximum(excess, 0)).sum())
+            total += float(np.sqrt(np.maximum(rest - self._noise, 0)).sum())
+            self._seen.append((np.stack((heard, rest)), echo))
+        return caller / total if total else 0.0
 
-    def _judge(self, frame: Pcm16) -> bool:
-        s = self._set
-        if not self._mic.end:
-            self._shift = self._ref.end - self._frame
-        self._mic.push(frame)
-        off = self._mic.end + self._shift - self._ref.end
-        if abs(off) > 300 * self._rate // 1000:
-            self._shift -= off
-        self._count += 1
-        if self._ref.end - self._active > s.max_delay_ms * self._rate // 1000:
-            self._tail[:] = 0
-            self._hold = 0
-            self._left.push(frame)
-            return False
-        loud = float(np.mean(frame.astype(np.float32) ** 2)) > 20**2
-        if loud and self._count % (2 if self._lag is None else 5) == 0:
-            self._find()
-        if self._lag is None:
-            self._cold = self._cold + 1 if loud else self._cold
-            self._left.push(frame)
-            return loud and self._cold <= s.cold_ms // 20
-        at = self._mic.end + self._shift - self._lag
-        left = self._filter.cancel(
-            frame, self._ref.get(at + self._filter.lead - self._filter.span, at + self._filter.lead)
-        )
-        self._left.push(left)
-        mic, _ = self._spectra(self._left, self._mic.end)
-        raw, _ = self._spectra(self._mic, self._mic.end)
-        self._smooth = 0.6 * self._smooth + 0.4 * raw.mean(axis=0)
-        self._noise = np.minimum(self._smooth, self._noise * 1.01)
-        mic = np.minimum(mic, raw)
-        ref, _ = self._spectra(self._ref, self._mic.end + self._shift - self._lag)
-        return self._compare(raw, mic, ref)
+    def learn(self, own: bool) -> None:
+        """Follows the levels just seen: down at any time, up only while nobody else was heard."""
+        for seen, echo in self._seen:
+            off_db = 10 * np.log10((seen + self._noise) / (echo + self._noise))
+            step_db = np.clip(np.where(off_db > 0, 0.2, 0.03) * off_db, -0.15, 0.5 if own else 0.0)
+            self._gain_db += np.where(echo[0] > self._noise, step_db, 0)
+        self._gain_db[1] = np.maximum(self._gain_db[1], self._gain_db[0] - self._MOST_DB)
 
-    def _spectra(self, track: _Track, end: int) -> tuple[_Floats, None]:
-        w, half = self._window, self._frame // 2
-        pcm = track.get(end - w - half, end)
-        both = np.stack((pcm[:w], pcm[half:])) * self._hann
-        power = np.abs(np.fft.rfft(both)) ** 2
-        return np.add.reduceat(power[:, : self._edges[-1]], self._edges[:-1], axis=1), None
+    def learn_at_once(self, near: _Floats, far: _Floats) -> None:
+        """Sets the levels of an echo just found from the last columns, shape (columns, bands), of both streams."""
+        audible = far >= 0.03 * far.max(axis=0)
+        gains_db = np.where(audible, 10 * np.log10((near + 1) / (far + 1)), np.nan)
+        self._gain_db[:] = np.nanpercentile(gains_db, 60, axis=0)
 
-    def _find(self) -> None:
-        end = self._mic.end
-        y = self._mic.get(end - self._search, end)
-        a = end + self._shift
-        x = self._ref.get(a - self._search - self._lag_high, a - self._lag_low)
-        cross = np.conj(np.fft.rfft(y, self._size)) * np.fft.rfft(x, self._size)
-        size = np.sqrt(np.abs(cross) * np.sqrt(np.abs(cross)))
-        cross = np.where(self._mask & (size > 0), cross / np.maximum(size, 1e-9), 0)
-        c = np.fft.irfft(cross, self._size)[: self._lag_high - self._lag_low + 1][::-1]
-        rms = float(np.sqrt(np.mean(c**2)))
-        if not rms:
-            return
-        self._acc = 0.6 * self._acc + c / rms
-        acc = self._acc / np.sqrt(np.mean(self._acc**2))
-        at = int(np.argmax(acc))
-        score, lag = float(acc[at]), at + self._lag_low
-        needed = self._set.lock_score if self._lag is None else self._set.move_score
-        if score >= needed:
-            if abs(lag - self._seen_lag) < 16:
-                if self._lag is None or abs(lag - self._lag) > 32:
-                    self._first(lag)
-                    self._lag = lag
-                    self._filter.reset()
-            self._seen_lag = lag
-
-    def _first(self, lag: int) -> None:
-        """Learns the gains from what was already heard."""
-        ms, rs = [], []
-        for i in range(12):
-            e = self._mic.end - i * self._frame
-            ms.append(self._spectra(self._mic, e)[0])
-            rs.append(self._spectra(self._ref, e + self._shift - lag)[0])
-        m, r = np.concatenate(ms), np.concatenate(rs)
-        w = r > r.max(axis=0) * 0.03
-        db = 10 * np.log10((m + 1) / (r + 1))
-        self._gain[:] = np.array([np.percentile(db[w[:, k], k], 60) for k in range(m.shape[1])])
-
-    def _compare(self, raw: _Floats, mic: _Floats, ref: _Floats) -> bool:
-        s = self._set
-        decay = 10 ** (-6 * 10 / s.rt60_ms)
-        margin = 10 ** (s.margin_db / 10)
-        near = total = 0.0
-        learn = []
-        for r, y, x in zip(raw, mic, ref, strict=True):
-            gain = 10 ** (self._gain / 10)
-            self._tail = np.maximum(x, self._tail * decay)
-            echo = np.maximum(x * gain, self._tail * gain[0] * 10 ** (s.tail_db / 10))
-            noise = self._noise
-            p = margin * echo[1] + s.noise_x * noise
-            near += float(np.sum(np.maximum(y - p, 0) ** 0.5))
-            total += float(np.sum(np.maximum(y - noise, 0) ** 0.5))
-            self._hist = np.roll(self._hist, 1, axis=1)
-            self._hist[0, 0], self._hist[1, 0] = 10 * np.log10(r + noise), 10 * np.log10(echo[0] + noise)
-            learn.append((np.stack((r, y)), echo, noise))
-        share = near / total if total else 0.0
-        self._run = min(self._run + 1, 3) if share >= s.near_share else max(self._run - 1, 0)
-        self._hold = s.hold_ms // 20 if self._run == 3 else max(0, self._hold - 1)
-        limit = s.held_share if self._hold else s.near_share
-        a, b = self._hist - self._hist.mean(axis=1, keepdims=True)
-        self._corr = float((a * b).sum() / (np.sqrt((a * a).sum() * (b * b).sum()) + 1e-9))
-        self.debug = (share, self._corr)
-        for y, echo, noise in learn:
-            self._learn(y, echo, noise, share < s.near_share)
-        return share < limit
-
-    def _learn(self, y: _Floats, echo: _Floats, noise: _Floats, own: bool) -> None:
-        dev = 10 * np.log10((y + noise) / (echo + noise))
-        live = echo[0] > noise
-        up = 0.5 if own or self._corr > 0.85 else 0.0
-        step = np.clip(np.where(dev > 0, 0.2, 0.03) * dev, -0.15, up)
-        self._gain += np.where(live, step, 0)
-        self._gain[1] = np.maximum(self._gain[1], self._gain[0] - 14)
+    def scale(self, factor: float) -> None:
+        self._gain_db += 20 * np.log10(factor)

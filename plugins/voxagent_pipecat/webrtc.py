@@ -55,6 +55,9 @@ _SWALLOWED_S = 2.0
 # A pause of the caller's takes as long as it takes; the transport knows when its peer is gone.
 _NEVER_S = 86_400.0
 _REMEMBERED = 64
+# Ten packets in a row that did not come.
+_DEAF_S = 0.2
+_SILENCE: Pcm16 = np.zeros(HEARD_RATE // 50, np.int16)
 
 
 @dataclass
@@ -126,6 +129,7 @@ class VoxAgentWebRTCTransport(BaseTransport):
         self._input = VoiceInput(self)
         self._output = VoiceOutputTransport(self)
         self._listening = False
+        self._heard_s = 0.0
         for event in ("on_client_connected", "on_client_lost", "on_client_disconnected", "on_app_message"):
             self._register_event_handler(event)
         self._register_event_handler("on_decision")
@@ -200,9 +204,16 @@ class VoxAgentWebRTCTransport(BaseTransport):
     # --- audio ---------------------------------------------------------------------------------------------------
 
     def _hear(self, pcm: Pcm16) -> None:
+        self._heard_s = asyncio.get_running_loop().time()
+        self._take(pcm)
+
+    def _take(self, pcm: Pcm16) -> None:
         self._input.hear(self.floor.hear(pcm) if self.floor is not None else pcm)
 
     def _sent_frame(self, frame: VoiceFrame, late_s: float) -> None:
+        if asyncio.get_running_loop().time() - self._heard_s > _DEAF_S:
+            # A microphone that is switched off sends nothing: that is silence, and whoever waits for it should get it.
+            self._take(_SILENCE)
         if self.floor is not None:
             self.floor.played(frame)
         for listener in self.on_frame:
