@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -15,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
-import pytest
 import uvicorn
 from aiortc import RTCPeerConnection, RTCSessionDescription
 from aiortc.mediastreams import AudioStreamTrack
@@ -176,27 +176,25 @@ async def test_the_page_its_files_and_its_configuration_are_served():
                 assert (part.status, kind in part.content_type) == (200, True)
                 assert part.headers["X-Content-Type-Options"] == "nosniff"
         _, config, _ = await call.ask("GET", "/api/config")
+        assert (await call.ask("POST", "/start", {}))[1]["iceConfig"] == {"iceServers": ice}
         assert config == {"name": "Front desk", "ice_servers": ice, "calls": 0, "limit": 7}
         status, health, _ = await call.ask("GET", "/health")
         assert (status, health["status"], health["calls"]) == (200, "ready", 0)
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [
-        ("GET", "/nothing", 404),
-        ("GET", "/page/nothing.js", 404),
-        ("GET", "/page/..%2Fsettings.py", 404),
-        ("GET", "/api/offer", 405),
-        ("DELETE", "/api/config", 405),
-        ("GET", "/docs", 404),
-    ],
-)
-async def test_what_is_not_there_is_told_in_json(method, path, status):
+async def test_what_is_not_there_is_told_in_json():
     async with served() as call:
-        got, body, headers = await call.ask(method, path)
-        assert (got, list(body)) == (status, ["detail"])
-        assert "Content-Security-Policy" in headers
+        for method, path, status in (
+            ("GET", "/nothing", 404),
+            ("GET", "/page/nothing.js", 404),
+            ("GET", "/page/..%2Fsettings.py", 404),
+            ("GET", "/api/offer", 405),
+            ("DELETE", "/api/config", 405),
+            ("GET", "/docs", 404),
+        ):
+            got, body, headers = await call.ask(method, path)
+            assert (path, got, list(body)) == (path, status, ["detail"])
+            assert "Content-Security-Policy" in headers
 
 
 async def test_other_origins_may_call_only_when_they_are_named():
@@ -214,26 +212,26 @@ async def test_other_origins_may_call_only_when_they_are_named():
 # --- bad requests -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("body", "headers", "status", "reason"),
-    [
-        (b"v=0", {"Content-Type": "application/sdp"}, 415, "application/json"),
-        (b"{", JSON, 400, "no JSON"),
-        (b"[" * 5000, JSON, 400, "no JSON"),
-        (b"\xff\xfe", JSON, 400, "no JSON"),
-        (b"[]", JSON, 422, "object"),
-        (b"{}", JSON, 422, "sdp"),
-        (b'{"sdp": "v=0", "type": "answer"}', JSON, 422, "must be 'offer'"),
-        (b'{"sdp": "hello", "type": "offer"}', JSON, 400, "malformed|no audio"),
-        (b'{"sdp": "v=0\\r\\nm=audio x", "type": "offer"}', JSON, 400, "malformed"),
-        (b" " * (MAX_BODY_BYTES + 1), JSON, 413, f"longer than {MAX_BODY_BYTES}"),
-    ],
+_BAD_OFFERS = (
+    (b"v=0", {"Content-Type": "application/sdp"}, 415, "application/json"),
+    (b"{", JSON, 400, "no JSON"),
+    (b"[" * 5000, JSON, 400, "no JSON"),
+    (b"\xff\xfe", JSON, 400, "no JSON"),
+    (b"[]", JSON, 422, "object"),
+    (b"{}", JSON, 422, "sdp"),
+    (b'{"sdp": "v=0", "type": "answer"}', JSON, 422, "must be 'offer'"),
+    (b'{"sdp": "hello", "type": "offer"}', JSON, 400, "malformed|no audio"),
+    (b'{"sdp": "v=0\\r\\nm=audio x", "type": "offer"}', JSON, 400, "malformed"),
+    (b" " * (MAX_BODY_BYTES + 1), JSON, 413, f"longer than {MAX_BODY_BYTES}"),
 )
-async def test_bad_offers_are_refused_with_a_reason(body, headers, status, reason):
+
+
+async def test_bad_offers_are_refused_with_a_reason():
     async with served() as call:
-        got, answer, _ = await call.ask("POST", "/api/offer", body, headers)
-        assert got == status
-        assert any(part in answer["detail"] for part in reason.split("|")), answer
+        for body, headers, status, reason in _BAD_OFFERS:
+            got, answer, _ = await call.ask("POST", "/api/offer", body, headers)
+            assert (body[:40], got) == (body[:40], status)
+            assert re.search(reason, answer["detail"]), answer
         assert call.calls == 0
         assert call.agent.started == []
 
@@ -330,10 +328,9 @@ async def test_a_crowd_is_told_to_come_again_and_the_call_in_progress_goes_on():
 
 
 async def test_pipecats_clients_come_in_by_their_own_door():
-    ice = [{"urls": "stun:127.0.0.1:3478"}]
-    async with served(ice_servers=ice) as call, peer() as pc:
+    async with served() as call, peer() as pc:
         status, session, _ = await call.ask("POST", "/start", {"transport": "webrtc", "body": {"customer": 7}})
-        assert (status, session["iceConfig"]) == (200, {"iceServers": ice})
+        assert (status, session["iceConfig"]) == (200, {"iceServers": []})
         path = f"/sessions/{session['sessionId']}/api/offer"
         assert (await call.offer("v=0", path, restart_pc=False, pc_id=None))[0] == 400
         assert (await call.ask("POST", "/sessions/nobody/api/offer", {"sdp": "v=0", "type": "offer"}))[0] == 404
@@ -346,9 +343,10 @@ async def test_pipecats_clients_come_in_by_their_own_door():
         assert (status, call.agent.started[1][1]) == (200, {"customer": 8})
 
 
-async def test_sessions_that_nobody_takes_up_give_way():
+async def test_sessions_that_nobody_takes_up_give_way(monkeypatch):
+    monkeypatch.setattr("voxagent_agent.app._SESSIONS", 2)
     async with served() as call:
-        first, *rest = [(await call.ask("POST", "/start", {}))[1]["sessionId"] for _ in range(257)]
+        first, *rest = [(await call.ask("POST", "/start", {}))[1]["sessionId"] for _ in range(3)]
         assert (await call.offer("v=0", f"/sessions/{first}/api/offer"))[0] == 404
         assert (await call.offer("v=0", f"/sessions/{rest[0]}/api/offer"))[0] == 400
 

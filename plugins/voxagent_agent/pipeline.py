@@ -109,8 +109,10 @@ class Agent:
 
     async def converse(self, connection: Connection, data: object) -> None:
         """Runs one call to its end."""
+        # Our own page and caller have a language of their own; RTVI takes a twentieth of a core a call.
+        rtvi = not (isinstance(data, dict) and data.get("client") == "voxagent")
         record = self._record(connection.pc_id)
-        call = _Call(self._settings, self._engine, self._turns or LocalSmartTurnAnalyzerV3(), connection, record)
+        call = _Call(self._settings, self._engine, self._turns or LocalSmartTurnAnalyzerV3(), connection, record, rtvi)
         try:
             await call.run()
         except Exception as error:
@@ -152,7 +154,9 @@ class _Call:
         turns: LocalSmartTurnAnalyzerV3,
         connection: Connection,
         record: CallRecord,
+        rtvi: bool,
     ) -> None:
+        self._rtvi = rtvi
         self._settings = settings
         self._connection = connection
         self._record = record
@@ -193,7 +197,7 @@ class _Call:
                     self._transport.input(),
                     self._stt,
                     self._pair.user(),
-                    HeardContext(self._tts),
+                    HeardContext(self._tts, pass_audio=False),
                     self._llm,
                     self._tts,
                     self._transport.output(),
@@ -204,6 +208,8 @@ class _Call:
                 audio_in_sample_rate=_HEARD_HZ, audio_out_sample_rate=_SPOKEN_HZ, enable_metrics=False
             ),
             observers=[self._chronicle],
+            enable_turn_tracking=False,
+            enable_rtvi=self._rtvi,
             idle_timeout_secs=self._settings.idle_s,
         )
         self._wire(self._worker)

@@ -13,6 +13,8 @@ from pipecat.audio.vad.vad_analyzer import VADAnalyzer, VADParams, VADState
 from voxagent.pcm import Pcm16
 from voxagent.vad import VoiceActivity, pitched
 
+QUIET_DBFS = -55.0
+"""Softer than this nothing is a caller's voice."""
 _FRAMES_MS = (10, 20)
 # Sound this much weaker than the loudest of the last moment is its decay: the detector calls it voice for 100 ms more.
 _DECAY_DB = 30.0
@@ -63,7 +65,7 @@ class WebRTCVADAnalyzer(VADAnalyzer):
 
     Args:
         sample_rate: 8, 16, 32 or 48 kHz; by default the pipeline's.
-        params: By default a start after 120 ms of voice and an end after 200 ms of silence, which smart turn expects.
+        params: By default a start after 100 ms of voice and an end after 200 ms of silence, which smart turn expects.
         aggressiveness: 0 takes most sounds for voice, 3 the fewest.
         quiet_dbfs: Softer than this nothing is voice; the detector takes some kinds of hiss for it.
         frame_ms: 10 or 20.
@@ -75,14 +77,14 @@ class WebRTCVADAnalyzer(VADAnalyzer):
         sample_rate: int | None = None,
         params: VADParams | None = None,
         aggressiveness: int = 2,
-        quiet_dbfs: float = -55.0,
+        quiet_dbfs: float = QUIET_DBFS,
         frame_ms: int = 20,
     ) -> None:
         if frame_ms not in _FRAMES_MS:
             raise ValueError(f"frame_ms is 10 or 20, not {frame_ms}")
         # Of one that refuses bad options now, not when the call begins.
         VoiceActivity(sample_rate or 16000, frame_ms, aggressiveness)
-        params = params or VADParams(confidence=0.5, start_secs=0.12, stop_secs=0.2, min_volume=0.0)
+        params = params or VADParams(confidence=0.5, start_secs=0.1, stop_secs=0.2, min_volume=0.0)
         super().__init__(sample_rate=sample_rate, params=params)
         self._aggressiveness = aggressiveness
         self._quiet_dbfs = quiet_dbfs

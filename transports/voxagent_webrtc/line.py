@@ -16,7 +16,7 @@ from aiortc import RTCPeerConnection, RTCRtpSender, RTCRtpTransceiver
 from voxagent.pcm import Pcm16
 from voxagent.playout import Frame
 from voxagent_webrtc.ear import Ear, EarStats, Packet
-from voxagent_webrtc.track import Source, TrackStats, VoiceTrack
+from voxagent_webrtc.track import OpusEncoder, Source, TrackStats, VoiceTrack
 
 _CODECS = "_RTCRtpReceiver__codecs"
 _JITTER_BUFFER = "_RTCRtpReceiver__jitter_buffer"
@@ -134,7 +134,9 @@ class AudioLine:
             return
         if self._track is not None:
             self._track.stop()
-        self._track = VoiceTrack(ends.source, ends.on_frame)
+        private: Any = transceiver
+        opus = private._codecs[0].mimeType.lower() == "audio/opus"
+        self._track = VoiceTrack(ends.source, ends.on_frame, OpusEncoder() if opus else None)
         sender.replaceTrack(self._track)
         self._watch(sender, self._track, ends.on_packet)
 
