@@ -1,4 +1,4 @@
-"""The offline agent: what it answers, and how it streams."""
+"""The offline agent: what it answers to what callers say, and how it streams."""
 
 from __future__ import annotations
 
@@ -6,7 +6,17 @@ import json
 from datetime import datetime
 
 import pytest
+from pipecat.frames.frames import (
+    InterruptionFrame,
+    LLMContextFrame,
+    LLMFullResponseEndFrame,
+    LLMFullResponseStartFrame,
+    LLMTextFrame,
+)
+from pipecat.processors.aggregators.llm_context import LLMContext
+from pipecat.tests.utils import SleepFrame, run_test
 
+from voxagent_agent.offline import OfflineLLM
 from voxagent_agent.passages import PASSAGES
 from voxagent_agent.replies import HELP, answer
 
@@ -124,3 +134,27 @@ def test_other_developer_messages_are_no_notes(content):
     messages = [bot("One"), {"role": "developer", "content": content}, user("I like tea")]
     assert reply(*messages).startswith("You said: I like tea.")
     assert reply(*messages, user("go on")).startswith("That was all of it.")
+
+
+async def test_it_streams_its_reply_token_by_token_and_to_its_end():
+    context = LLMContext([user("Count to three.")])
+    frames, _ = await run_test(OfflineLLM(1000, 0.01), frames_to_send=[LLMContextFrame(context)])
+    assert isinstance(frames[0], LLMFullResponseStartFrame)
+    assert isinstance(frames[-1], LLMFullResponseEndFrame)
+    texts = [frame.text for frame in frames if isinstance(frame, LLMTextFrame)]
+    assert len(texts) > 3
+    assert "".join(texts) == "Okay. One, two, three."
+
+
+async def test_an_interruption_ends_the_stream():
+    context = LLMContext([user("Tell me a story.")])
+    send = [LLMContextFrame(context), SleepFrame(), InterruptionFrame()]
+    frames, _ = await run_test(OfflineLLM(1000, 60.0), frames_to_send=send)
+    assert any(isinstance(frame, InterruptionFrame) for frame in frames)
+    assert not any(isinstance(frame, LLMTextFrame | LLMFullResponseEndFrame) for frame in frames)
+
+
+@pytest.mark.parametrize(("tokens_per_s", "first_token_s"), [(0, 0.2), (-1, 0.2), (25, -0.1)])
+def test_a_stream_that_cannot_be_is_refused(tokens_per_s, first_token_s):
+    with pytest.raises(ValueError, match="positive"):
+        OfflineLLM(tokens_per_s, first_token_s)

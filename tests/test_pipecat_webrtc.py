@@ -27,6 +27,7 @@ from tests.webrtc_rig import WebCall, web_call
 from voxagent.fake import places
 from voxagent.floor import BargeInPolicy
 from voxagent_pipecat.webrtc import VoxAgentWebRTCTransport
+from voxagent_webrtc import Ended
 
 TEXT = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen."
 POLICY = BargeInPolicy(echo_veto=False)
@@ -276,14 +277,15 @@ def test_the_end_of_the_pipeline_waits_for_the_last_word() -> None:
     run_virtual(main())
 
 
-def test_a_caller_who_hangs_up_leaves_nothing_behind() -> None:
+@pytest.mark.parametrize("reason", [Ended.HUNG_UP, Ended.VANISHED, Ended.CLOSED])
+def test_a_call_that_ends_elsewhere_is_reported_and_leaves_nothing_behind(reason: Ended) -> None:
     async def main() -> None:
         async with web_call(end=False) as call:
             gone: list[object] = []
             call.transport.add_event_handler("on_client_disconnected", lambda *event: gone.append(event))
             await call.reply(TEXT)
             await call.until_heard(0.4)
-            await call.peer.vanish()
+            await call.peer.vanish(reason)
             await eventually(lambda: bool(gone))
         assert len(call.peer.heard()) < len(TEXT) * 1200
 

@@ -78,13 +78,13 @@ class PullPeer:
             self.closed = True
             self.listener.ended(Ended.CLOSED)
 
-    async def vanish(self) -> None:
-        """The caller hangs up."""
+    async def vanish(self, reason: Ended) -> None:
+        """The call ends, and not by us."""
         self.closed = True
         if self._task is not None:
             self._task.cancel()
         assert self.listener is not None
-        self.listener.ended(Ended.HUNG_UP)
+        self.listener.ended(reason)
 
     async def _pull(self) -> None:
         assert self.ends is not None

@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from voxagent.pcm import Pcm16
 
 _RATES = (8000, 16000)
+# Inside, all is at 8 kHz: half the work, and echoes lose what lies above anyway.
+_RATE = 8000
+_MS = _RATE // 1000
 _FRAME_MS = 20
 # Fits a pitch period of a low voice and the smear of a room's first reflections; two windows a frame.
 _WINDOW_MS = 32
@@ -22,7 +25,9 @@ _BAND_HZ = (200, 3800)
 _QUIET = 20.0
 # Positions of the streams that differ by more than bursts explain: packets were lost, or the caller was on hold.
 _ADRIFT_MS = 300
-# Columns (10 ms) of sound from which the level of an echo just found is learnt.
+# Frames from one search to the next, while there is something to find; a search takes longer than the rest.
+_LOOK_FRAMES = 5
+# Frames of sound from which the level of an echo just found is learnt.
 _LEARN_FRAMES = 12
 
 _Floats = NDArray[np.float64]
@@ -35,8 +40,10 @@ class EchoSettings:
     Attributes:
         max_delay_ms: Longest way from `played` to `heard`. A mobile call with a Bluetooth loudspeaker takes 450.
         slack_ms: Bursts may shift the first frame of either stream by this much.
-        found_score: Correlation peak, in standard deviations, that is an echo. Two voices reach 15 by chance, not twice
-            at one delay; an echo in a room reaches 17 to 30.
+        found_score: Correlation peak, in standard deviations, that is an echo. Two voices reach 15 by chance, not
+            again and again at one delay; an echo in a room reaches 17 to 30.
+        suspect_score: The same in the first second of a call, for the frame at hand only: two voices stay below in 98
+            of 100 frames.
         path_ms: Length of the echo path that is cancelled: the direct sound and the strong reflections.
         margin_db: What the remainder of an echo may exceed its mean by: its levels spread by 5 dB.
         noise_ratio: The same for the microphone's noise, as a ratio of powers, above its lowest mean.
@@ -49,6 +56,7 @@ class EchoSettings:
     max_delay_ms: int = 500
     slack_ms: int = 80
     found_score: float = 15.0
+    suspect_score: float = 11.0
     path_ms: int = 120
     margin_db: float = 6.0
     noise_ratio: float = 3.0
@@ -83,13 +91,14 @@ class EchoVeto:
         if sample_rate not in _RATES:
             raise ValueError(f"the echo veto needs one of {_RATES} Hz, not {sample_rate}: resample first")
         self._limits = settings or EchoSettings()
-        self._rate = sample_rate
-        self._frame = self._samples(_FRAME_MS)
-        self._search = _Search(sample_rate, self._limits)
-        keep = self._search.reach + self._samples(_FRAME_MS * _LEARN_FRAMES)
+        self._block = sample_rate * _FRAME_MS // 1000
+        self._frame = _FRAME_MS * _MS
+        self._half_far, self._half_near = (_Halving() if sample_rate > _RATE else None for _ in range(2))
+        self._search = _Search(self._limits)
+        keep = self._search.reach + self._frame * _LEARN_FRAMES
         self._far, self._near, self._left = _Track(keep), _Track(keep), _Track(keep)
         self._filter = _Filter(self._frame, max(1, self._limits.path_ms // _FRAME_MS))
-        self._levels = _Levels(sample_rate, self._limits)
+        self._levels = _Levels(self._limits)
         self._lag: int | None = None
         self._shift = 0
         self._ahead = 0.0
@@ -101,12 +110,14 @@ class EchoVeto:
     @property
     def delay_ms(self) -> float | None:
         """From `played` to `heard`, give or take the bursts; None until an echo was found."""
-        return None if self._lag is None else 1000 * (self._lag - self._ahead) / self._rate
+        return None if self._lag is None else (self._lag - self._ahead) / _MS
 
     def played(self, pcm: Pcm16) -> None:
         """Takes what was handed to the sender: mono int16, shape (n,), in real time, silence included."""
+        if self._half_far:
+            pcm = self._half_far.push(pcm)
         self._far.push(pcm)
-        if len(pcm) and int(pcm.max()) - int(pcm.min()) > _QUIET:
+        if len(pcm) and float(np.ptp(pcm)) > _QUIET:
             self._last_sound = self._far.end
 
     def heard(self, pcm: Pcm16) -> bool:
@@ -116,33 +127,41 @@ class EchoVeto:
             Whether the last whole frame of 20 ms is our own echo, or mostly so, and must not count as the caller's voice.
         """
         samples = np.concatenate((self._rest, pcm))
-        whole = len(samples) // self._frame * self._frame
+        whole = len(samples) // self._block * self._block
         self._rest = samples[whole:]
-        for frame in samples[:whole].reshape(-1, self._frame):
-            self._own = self._judge(frame)
+        for frame in samples[:whole].reshape(-1, self._block):
+            self._own = self._judge(self._half_near.push(frame) if self._half_near else frame.astype(np.float64))
         return self._own
 
-    def _judge(self, frame: Pcm16) -> bool:
+    def _judge(self, frame: _Floats) -> bool:
         self._align(frame)
-        if self._far.end - self._last_sound > self._samples(self._limits.max_delay_ms):
+        if self._far.end - self._last_sound > self._limits.max_delay_ms * _MS:
             self._left.push(frame)
             self._run = self._hold = 0
             return False
-        loud = float(np.mean(np.square(frame, dtype=np.float64))) > _QUIET**2
-        self._frames += 1
-        if loud and self._frames % (2 if self._lag is None else 5) == 0:
-            self._find()
+        loud = float(np.mean(np.square(frame))) > _QUIET**2
         if self._lag is None:
             self._left.push(frame)
-            self._cold_frames += loud
-            return loud and self._cold_frames * _FRAME_MS <= self._limits.cold_ms
+            return loud and self._first_look()
+        self._frames += 1
+        if loud and self._frames % (_LOOK_FRAMES if self._run else 5 * _LOOK_FRAMES) == 0:
+            self._find()
         return self._weigh(frame, self._lag)
 
-    def _align(self, frame: Pcm16) -> None:
+    def _first_look(self) -> bool:
+        """Searches in every frame at first: the sound that starts a call is an echo as often as not."""
+        self._cold_frames += 1
+        limits, cold = self._limits, self._cold_frames * _FRAME_MS <= 1000
+        if cold or self._cold_frames % _LOOK_FRAMES == 0:
+            self._find()
+        suspect = cold and self._search.score >= limits.suspect_score
+        return self._lag is not None or suspect or self._cold_frames * _FRAME_MS <= limits.cold_ms
+
+    def _align(self, frame: _Floats) -> None:
         """Keeps both streams on one scale by counting samples: bursts move calls, not samples."""
         self._near.push(frame)
         ahead = self._near.end + self._shift - self._far.end
-        if self._near.end == len(frame) or abs(ahead) > self._samples(_ADRIFT_MS):
+        if self._near.end == len(frame) or abs(ahead) > _ADRIFT_MS * _MS:
             self._shift -= ahead
             ahead = 0
         self._ahead += 0.02 * (ahead - self._ahead)
@@ -150,7 +169,7 @@ class EchoVeto:
     def _find(self) -> None:
         lag = self._search.lag(self._near, self._far, self._shift, known=self._lag is not None)
         # The filter follows small changes: clocks that differ by 100 ppm move 1.6 samples a second.
-        if lag is None or (self._lag is not None and abs(lag - self._lag) <= self._samples(2)):
+        if lag is None or (self._lag is not None and abs(lag - self._lag) <= 2 * _MS):
             return
         self._lag = lag
         self._filter.reset()
@@ -159,7 +178,7 @@ class EchoVeto:
         far = np.concatenate([self._levels.spectra(self._far, end + self._shift - lag) for end in ends])
         self._levels.learn_at_once(near, far)
 
-    def _weigh(self, frame: Pcm16, lag: int) -> bool:
+    def _weigh(self, frame: _Floats, lag: int) -> bool:
         limits, far_end = self._limits, self._near.end + self._shift - lag
         start = far_end + self._filter.lead - self._filter.span
         self._left.push(self._filter.cancel(frame, self._far.get(start, start + self._filter.span)))
@@ -177,8 +196,21 @@ class EchoVeto:
         self._levels.learn(own=not caller)
         return not caller and not self._hold
 
-    def _samples(self, ms: int) -> int:
-        return ms * self._rate // 1000
+
+class _Halving:
+    """From 16 to 8 kHz, whatever the sizes of the blocks."""
+
+    # 31 taps: 4.4 kHz and above, which would fold back below 3.6 kHz, is 40 dB down.
+    _TAPS = np.sinc(np.arange(-15, 16) * 0.475) * 0.475 * np.hamming(31)
+
+    def __init__(self) -> None:
+        self._past = np.zeros(30)
+
+    def push(self, pcm: Pcm16) -> _Floats:
+        samples = np.concatenate((self._past, pcm))
+        count = max(0, len(samples) - 29) // 2
+        self._past = samples[2 * count :]
+        return np.convolve(samples, self._TAPS, "valid")[: 2 * count : 2]
 
 
 class _Track:
@@ -209,45 +241,40 @@ class _Track:
 
 
 class _Search:
-    """Finds the delay: whitened cross-correlation of 256 ms of microphone with all that was sent before, at 8 kHz."""
+    """Finds the delay: whitened cross-correlation of 256 ms of microphone with all that was sent before."""
 
-    def __init__(self, rate: int, limits: EchoSettings) -> None:
-        ms = rate // 1000
-        self._step = rate // 8000
-        self._score = limits.found_score
-        self._near = 256 * ms
-        self._low, self._high = -limits.slack_ms * ms // 2, (limits.max_delay_ms + limits.slack_ms) * ms
-        self._lags = (self._high - self._low) // self._step
-        self.reach = self._near + self._high - self._low + self._step
+    def __init__(self, limits: EchoSettings) -> None:
+        self.score = 0.0
+        """Of the last look, in standard deviations."""
+        self._limits = limits
+        self._near = 256 * _MS
+        self._low, self._high = -limits.slack_ms * _MS // 2, (limits.max_delay_ms + limits.slack_ms) * _MS
+        self.reach = self._near + self._high - self._low
         # No lag wraps around: the correlation is only read where the short signal lies inside the long one.
-        self._size = 1 << (self.reach // self._step).bit_length()
-        hz = np.fft.rfftfreq(self._size, 1 / 8000)
+        self._size = 1 << (self.reach - 1).bit_length()
+        hz = np.fft.rfftfreq(self._size, 1 / _RATE)
         self._band = (hz > _BAND_HZ[0]) & (hz < _BAND_HZ[1])
-        self._sum = np.zeros(self._lags)
-        self._seen: int | None = None
+        self._sum = np.zeros(self._high - self._low)
+        self._seen = self._looks = 0
 
     def lag(self, near: _Track, far: _Track, shift: int, known: bool) -> int | None:
-        """The delay in samples, once two looks agree on it; a known one is overruled by a lower score."""
+        """The delay in samples, once running looks agree on it; a known one is overruled by a lower score."""
         end = near.end + shift
-        mine = self._spectrum(near.get(near.end - self._near, near.end))
-        sent = self._spectrum(far.get(end - self._near - self._high, end - self._low))
+        mine = np.fft.rfft(near.get(near.end - self._near, near.end), self._size)
+        sent = np.fft.rfft(far.get(end - self._near - self._high, end - self._low), self._size)
         cross = np.conj(mine) * sent
         size = np.sqrt(np.abs(cross))
         # Whitened to the power 3/4: wholly, the bands that hold only noise would count as much as the others.
-        cross = np.where(self._band, cross / np.maximum(size * np.sqrt(size), 1e-9), 0)
-        found = np.fft.irfft(cross, self._size)[: self._lags + 1][:0:-1]
+        cross *= self._band / np.maximum(size * np.sqrt(size), 1e-9)
+        found = np.fft.irfft(cross, self._size)[len(self._sum) : 0 : -1]
         self._sum = 0.6 * self._sum + found / (np.sqrt(np.mean(found**2)) + 1e-9)
         best = int(np.argmax(self._sum))
-        score = self._sum[best] / (np.sqrt(np.mean(self._sum**2)) + 1e-9)
-        if score < self._score - 2 * known:
-            return None
-        lag = self._low + best * self._step
-        seen, self._seen = self._seen, lag
-        return lag if seen is not None and abs(lag - seen) <= 8 * self._step else None
-
-    def _spectrum(self, pcm: NDArray[np.float32]) -> NDArray[np.complex128]:
-        pairs = pcm[: len(pcm) // self._step * self._step].reshape(-1, self._step)
-        return np.fft.rfft(pairs.mean(axis=1), self._size)
+        self.score = float(self._sum[best] / (np.sqrt(np.mean(self._sum**2)) + 1e-9))
+        alike = abs(best - self._seen) <= _MS
+        self._seen = best
+        enough = self.score >= self._limits.found_score - 2 * known
+        self._looks = (self._looks + 1 if alike else 1) if enough else 0
+        return self._low + best if self._looks >= (2 if known else 3) else None
 
 
 class _Filter:
@@ -270,14 +297,13 @@ class _Filter:
         self._rest = np.zeros(self._shape[1])
         self._products = np.zeros(3)
 
-    def cancel(self, frame: Pcm16, far: NDArray[np.float32]) -> _Floats:
+    def cancel(self, frame: _Floats, far: NDArray[np.float32]) -> _Floats:
         """The frame less its echo; `far` are the `span` samples up to the frame's end (delayed, and `lead` ahead)."""
         n = self._frame
         blocks = np.fft.rfft(np.lib.stride_tricks.sliding_window_view(far, 2 * n)[::n][::-1])
         echo = np.fft.irfft((self._path * blocks).sum(axis=0))[n:]
         left: _Floats = frame - echo
-        near = frame.astype(np.float64)
-        self._products = 0.6 * self._products + np.array([near @ near, near @ echo, echo @ echo])
+        self._products = 0.6 * self._products + np.array([frame @ frame, frame @ echo, echo @ echo])
         spectrum = np.fft.rfft(np.concatenate((np.zeros(n), left)))
         power = blocks.real**2 + blocks.imag**2
         self._rest = 0.7 * self._rest + 0.3 * (spectrum.real**2 + spectrum.imag**2)
@@ -310,11 +336,11 @@ class _Levels:
     # Cancelling gains no more than this for long: loudspeakers and codecs bend the wave.
     _MOST_DB = 14.0
 
-    def __init__(self, rate: int, limits: EchoSettings) -> None:
+    def __init__(self, limits: EchoSettings) -> None:
         self._limits = limits
         self._margin = 10 ** (limits.margin_db / 10)
-        self._window = _WINDOW_MS * rate // 1000
-        self._half = _FRAME_MS * rate // 2000
+        self._window = _WINDOW_MS * _MS
+        self._half = _FRAME_MS * _MS // 2
         self._shape = np.hanning(self._window + 2)[1:-1]
         hz = np.concatenate((np.arange(_BAND_HZ[0], 1600, 125), np.geomspace(1600, _BAND_HZ[1], 9)))
         self._edges = np.round(hz * _WINDOW_MS / 1000).astype(np.int64)
@@ -322,7 +348,7 @@ class _Levels:
         self._gain_db = np.full((2, bands), -20.0)
         self._tail = np.zeros(bands)
         self._mean = self._noise = np.full(bands, 1e9)
-        self._seen: list[tuple[_Floats, _Floats]] = []
+        self._seen = self._echo = np.zeros((2, 2, bands))
 
     def spectra(self, track: _Track, end: int) -> _Floats:
         """Power by band of the two windows that end 10 ms before `end` and at it, shape (2, bands)."""
@@ -336,24 +362,22 @@ class _Levels:
         # Follows noise that grows by 2 dB a second; speech pauses more often than that.
         self._noise = np.minimum(self._mean, self._noise * 1.01) + 1.0
         gain = 10 ** (self._gain_db / 10)
-        caller = total = 0.0
-        self._seen = []
+        first = np.maximum(far[0], self._tail * self._DECAY)
+        self._tail = np.maximum(far[1], first * self._DECAY)
+        tails = np.stack((first, self._tail)) * gain[0] * self._TAIL
+        self._echo = np.maximum(far * gain[:, None], tails)
         # A filter that has lost the path adds to the sound.
-        for heard, rest, sent in zip(near, np.minimum(near, left), far, strict=True):
-            self._tail = np.maximum(sent, self._tail * self._DECAY)
-            echo = np.maximum(sent * gain, self._tail * gain[0] * self._TAIL)
-            excess = rest - self._margin * echo[1] - self._limits.noise_ratio * self._noise
-            caller += float(np.sqrt(np.maximum(excess, 0)).sum())
-            total += float(np.sqrt(np.maximum(rest - self._noise, 0)).sum())
-            self._seen.append((np.stack((heard, rest)), echo))
-        return caller / total if total else 0.0
+        rest = np.minimum(near, left)
+        self._seen = np.stack((near, rest))
+        excess = rest - self._margin * self._echo[1] - self._limits.noise_ratio * self._noise
+        total = float(np.sqrt(np.maximum(rest - self._noise, 0)).sum())
+        return float(np.sqrt(np.maximum(excess, 0)).sum()) / total if total else 0.0
 
     def learn(self, own: bool) -> None:
         """Follows the levels just seen: down at any time, up only while nobody else was heard."""
-        for seen, echo in self._seen:
-            off_db = 10 * np.log10((seen + self._noise) / (echo + self._noise))
-            step_db = np.clip(np.where(off_db > 0, 0.2, 0.03) * off_db, -0.15, 0.5 if own else 0.0)
-            self._gain_db += np.where(echo[0] > self._noise, step_db, 0)
+        off_db = 10 * np.log10((self._seen + self._noise) / (self._echo + self._noise))
+        step_db = np.clip(np.where(off_db > 0, 0.2, 0.03) * off_db, -0.15, 0.5 if own else 0.0)
+        self._gain_db += np.where(self._echo[0] > self._noise, step_db, 0).sum(axis=1)
         self._gain_db[1] = np.maximum(self._gain_db[1], self._gain_db[0] - self._MOST_DB)
 
     def learn_at_once(self, near: _Floats, far: _Floats) -> None:

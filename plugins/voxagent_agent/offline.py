@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from pipecat.frames.frames import (
+    EndFrame,
     Frame,
     InterruptionFrame,
     LLMContextFrame,
@@ -48,6 +49,9 @@ class OfflineLLM(FrameProcessor):
             return
         if isinstance(frame, InterruptionFrame):
             await self._fall_silent()
+        if isinstance(frame, EndFrame) and self._streaming is not None:
+            # The pipeline takes nothing that comes behind the end.
+            await asyncio.wait({self._streaming})
         await self.push_frame(frame, direction)
 
     async def cleanup(self) -> None:

@@ -132,6 +132,7 @@ class VoxAgentWebRTCTransport(BaseTransport):
         self._output = VoiceOutputTransport(self)
         self._listening = False
         self._heard_s = 0.0
+        self._hung_up = False
         for event in ("on_client_connected", "on_client_lost", "on_client_disconnected", "on_app_message"):
             self._register_event_handler(event)
         self._register_event_handler("on_decision")
@@ -174,6 +175,7 @@ class VoxAgentWebRTCTransport(BaseTransport):
 
     async def hang_up(self) -> None:
         """Ends the call. May be called twice."""
+        self._hung_up = True
         self.playhead.close()
         await self.peer.close()
 
@@ -189,10 +191,10 @@ class VoxAgentWebRTCTransport(BaseTransport):
         """A message came over the data channel."""
         self._input.create_task(self._message(message))
 
-    def ended(self, reason: Ended) -> None:
+    def ended(self, _: Ended) -> None:
         """The call is over."""
         self.playhead.close()
-        if reason is not Ended.CLOSED:
+        if not self._hung_up:
             self._input.create_task(self._call_event_handler("on_client_disconnected", self._connection))
 
     async def _connected(self) -> None:

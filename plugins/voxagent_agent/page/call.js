@@ -125,7 +125,9 @@ export class Call {
     this.#talk(pc, pc.createDataChannel("chat", { ordered: true }));
     await pc.setLocalDescription();
     const { sdp, type } = pc.localDescription;
-    const answer = await ask("POST", "api/offer", { sdp, type, ...restart }, signal);
+    // A client of the agent's own language is spared Pipecat's.
+    const requestData = { client: "voxagent" };
+    const answer = await ask("POST", "api/offer", { sdp, type, requestData, ...restart }, signal);
     signal.throwIfAborted();
     this.#pcId = answer.pc_id;
     trickle.open(answer.pc_id);
