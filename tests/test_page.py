@@ -195,6 +195,7 @@ async def test_an_insecure_address_is_told_before_anything_is_tried(page, agent)
     await page.route("http://agent.test/**", serve)
     await page.goto("http://agent.test/")
     await page.get_by_role("alert").filter(has_text="https://").wait_for()
+    await page.unroute_all(behavior="wait")
 
 
 async def test_a_call_without_a_media_path_is_told_in_words(clocked, agent):

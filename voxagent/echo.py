@@ -25,6 +25,8 @@ _BAND_HZ = (200, 3800)
 _QUIET = 20.0
 # Positions of the streams that differ by more than bursts explain: packets were lost, or the caller was on hold.
 _ADRIFT_MS = 300
+# Sound in which an echo is looked for in every frame; then there is hardly one.
+_COLD_MS = 1000
 # Frames from one search to the next, while there is something to find; a search takes longer than the rest.
 _LOOK_FRAMES = 5
 # Frames of sound from which the level of an echo just found is learnt.
@@ -42,8 +44,7 @@ class EchoSettings:
         slack_ms: Bursts may shift the first frame of either stream by this much.
         found_score: Correlation peak, in standard deviations, that is an echo. Two voices reach 15 by chance, not
             again and again at one delay; an echo in a room reaches 17 to 30.
-        suspect_score: The same in the first second of a call, for the frame at hand only: two voices stay below in 98
-            of 100 frames.
+        suspect_score: A peak that may grow into one.
         path_ms: Length of the echo path that is cancelled: the direct sound and the strong reflections.
         margin_db: What the remainder of an echo may exceed its mean by: its levels spread by 5 dB.
         noise_ratio: The same for the microphone's noise, as a ratio of powers, above its lowest mean.
@@ -51,25 +52,27 @@ class EchoSettings:
             the caller. Echoes alone measured under 0.1, callers as loud as the echo above 0.3.
         hold_ms: A caller heard in three frames running keeps the floor for this long: syllables dip below the echo.
         cold_ms: Sound that is held back at the start of a call until it was compared; a syllable's beginning.
+        suspect_ms: The same while a suspicion lasts. Echoes were found within 60 to 100 ms.
     """
 
     max_delay_ms: int = 500
     slack_ms: int = 80
     found_score: float = 15.0
-    suspect_score: float = 11.0
+    suspect_score: float = 12.0
     path_ms: int = 120
     margin_db: float = 6.0
     noise_ratio: float = 3.0
     near_share: float = 0.18
     hold_ms: int = 160
-    cold_ms: int = 60
+    cold_ms: int = 40
+    suspect_ms: int = 60
 
     def __post_init__(self) -> None:
         if not 0 < self.max_delay_ms <= 2000:
             raise ValueError(f"max_delay_ms lies between 1 and 2000, not {self.max_delay_ms}")
         if not 0 < self.near_share < 1:
             raise ValueError(f"near_share is a part of the sound, between 0 and 1, not {self.near_share}")
-        if min(self.slack_ms, self.hold_ms, self.cold_ms) < 0 or self.path_ms < _FRAME_MS:
+        if min(self.slack_ms, self.hold_ms, self.cold_ms, self.suspect_ms) < 0 or self.path_ms < _FRAME_MS:
             raise ValueError(f"times are not negative, and path_ms is at least {_FRAME_MS}")
 
 
@@ -103,7 +106,8 @@ class EchoVeto:
         self._shift = 0
         self._ahead = 0.0
         self._last_sound = -keep
-        self._frames = self._cold_frames = self._run = self._hold = 0
+        self._floor = float("inf")
+        self._frames = self._looks = self._doubted = self._run = self._hold = 0
         self._rest = np.zeros(0, np.int16)
         self._own = False
 
@@ -114,17 +118,15 @@ class EchoVeto:
 
     def played(self, pcm: Pcm16) -> None:
         """Takes what was handed to the sender: mono int16, shape (n,), in real time, silence included."""
-        if self._half_far:
-            pcm = self._half_far.push(pcm)
-        self._far.push(pcm)
-        if len(pcm) and float(np.ptp(pcm)) > _QUIET:
+        self._far.push(self._half_far.push(pcm) if self._half_far else pcm.astype(np.float64))
+        if len(pcm) and int(pcm.max()) - int(pcm.min()) > _QUIET:
             self._last_sound = self._far.end
 
     def heard(self, pcm: Pcm16) -> bool:
         """Takes the caller's next mono int16, shape (n,).
 
         Returns:
-            Whether the last whole frame of 20 ms is our own echo, or mostly so, and must not count as the caller's voice.
+            Whether the last whole frame of 20 ms is our own echo, or mostly so: it must not count as the caller.
         """
         samples = np.concatenate((self._rest, pcm))
         whole = len(samples) // self._block * self._block
@@ -139,7 +141,10 @@ class EchoVeto:
             self._left.push(frame)
             self._run = self._hold = 0
             return False
-        loud = float(np.mean(np.square(frame))) > _QUIET**2
+        power = float(np.mean(np.square(frame)))
+        # Noise that grows by 4 dB a second is followed.
+        self._floor = min(power, self._floor * 1.02)
+        loud = power > max(_QUIET**2, 4 * self._floor)
         if self._lag is None:
             self._left.push(frame)
             return loud and self._first_look()
@@ -150,12 +155,15 @@ class EchoVeto:
 
     def _first_look(self) -> bool:
         """Searches in every frame at first: the sound that starts a call is an echo as often as not."""
-        self._cold_frames += 1
-        limits, cold = self._limits, self._cold_frames * _FRAME_MS <= 1000
-        if cold or self._cold_frames % _LOOK_FRAMES == 0:
+        self._looks += 1
+        if self._looks * _FRAME_MS <= _COLD_MS or self._looks % _LOOK_FRAMES == 0:
             self._find()
-        suspect = cold and self._search.score >= limits.suspect_score
-        return self._lag is not None or suspect or self._cold_frames * _FRAME_MS <= limits.cold_ms
+        limits = self._limits
+        doubt_ms = limits.suspect_ms if self._search.suspects else limits.cold_ms
+        if self._lag is None and self._doubted * _FRAME_MS >= doubt_ms:
+            return False
+        self._doubted += 1
+        return True
 
     def _align(self, frame: _Floats) -> None:
         """Keeps both streams on one scale by counting samples: bursts move calls, not samples."""
@@ -173,7 +181,7 @@ class EchoVeto:
             return
         self._lag = lag
         self._filter.reset()
-        ends = self._near.end - self._frame * np.arange(_LEARN_FRAMES)
+        ends = [self._near.end - self._frame * back for back in range(_LEARN_FRAMES)]
         near = np.concatenate([self._levels.spectra(self._near, end) for end in ends])
         far = np.concatenate([self._levels.spectra(self._far, end + self._shift - lag) for end in ends])
         self._levels.learn_at_once(near, far)
@@ -200,17 +208,18 @@ class EchoVeto:
 class _Halving:
     """From 16 to 8 kHz, whatever the sizes of the blocks."""
 
-    # 31 taps: 4.4 kHz and above, which would fold back below 3.6 kHz, is 40 dB down.
+    # 31 taps: 4.7 kHz and above, which would fold back below 3.3 kHz, is 40 dB down.
     _TAPS = np.sinc(np.arange(-15, 16) * 0.475) * 0.475 * np.hamming(31)
 
     def __init__(self) -> None:
-        self._past = np.zeros(30)
+        self._past: _Floats = np.zeros(30)
 
     def push(self, pcm: Pcm16) -> _Floats:
-        samples = np.concatenate((self._past, pcm))
+        samples = np.concatenate((self._past, pcm.astype(np.float64)))
         count = max(0, len(samples) - 29) // 2
         self._past = samples[2 * count :]
-        return np.convolve(samples, self._TAPS, "valid")[: 2 * count : 2]
+        halved: _Floats = np.convolve(samples, self._TAPS, "valid")[: 2 * count : 2] if count else samples[:0]
+        return halved
 
 
 class _Track:
@@ -222,9 +231,9 @@ class _Track:
         self._pcm = np.zeros(2 * keep, np.float32)
         self._fill = keep
 
-    def push(self, pcm: NDArray[np.int16] | _Floats) -> None:
+    def push(self, pcm: _Floats) -> None:
         self.end += len(pcm)
-        pcm = pcm[-self._keep :]
+        pcm = pcm[max(0, len(pcm) - self._keep) :]
         if self._fill + len(pcm) > len(self._pcm):
             self._pcm[: self._keep] = self._pcm[self._fill - self._keep : self._fill].copy()
             self._fill = self._keep
@@ -233,19 +242,20 @@ class _Track:
 
     def get(self, start: int, stop: int) -> NDArray[np.float32]:
         """Silence where there is nothing yet, or nothing any more."""
+        out = np.zeros(stop - start, np.float32)
         low = min(max(start, self.end - self._keep), stop)
         high = max(low, min(stop, self.end))
         at = self._fill - self.end
-        body = self._pcm[low + at : high + at]
-        return body if high - low == stop - start else np.pad(body, (low - start, stop - high))
+        out[low - start : high - start] = self._pcm[low + at : high + at]
+        return out
 
 
 class _Search:
     """Finds the delay: whitened cross-correlation of 256 ms of microphone with all that was sent before."""
 
     def __init__(self, limits: EchoSettings) -> None:
-        self.score = 0.0
-        """Of the last look, in standard deviations."""
+        self.suspects = False
+        """Whether the last two looks agree on a delay, if weakly."""
         self._limits = limits
         self._near = 256 * _MS
         self._low, self._high = -limits.slack_ms * _MS // 2, (limits.max_delay_ms + limits.slack_ms) * _MS
@@ -269,10 +279,11 @@ class _Search:
         found = np.fft.irfft(cross, self._size)[len(self._sum) : 0 : -1]
         self._sum = 0.6 * self._sum + found / (np.sqrt(np.mean(found**2)) + 1e-9)
         best = int(np.argmax(self._sum))
-        self.score = float(self._sum[best] / (np.sqrt(np.mean(self._sum**2)) + 1e-9))
+        score = float(self._sum[best] / (np.sqrt(np.mean(self._sum**2)) + 1e-9))
         alike = abs(best - self._seen) <= _MS
         self._seen = best
-        enough = self.score >= self._limits.found_score - 2 * known
+        self.suspects = alike and score >= self._limits.suspect_score
+        enough = score >= self._limits.found_score - 2 * known
         self._looks = (self._looks + 1 if alike else 1) if enough else 0
         return self._low + best if self._looks >= (2 if known else 3) else None
 

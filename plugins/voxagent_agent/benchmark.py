@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -325,56 +324,70 @@ async def _cuts(agent: AgentProcess, speech: Sequence[Clip], count: int) -> dict
 async def _random_cuts(
     agent: AgentProcess, speech: Sequence[Clip], count: int, seed: int
 ) -> tuple[list[int], list[float]]:
-    rng, loop, spans, stray = random.Random(seed), asyncio.get_running_loop(), [], []
+    rng, loop = random.Random(seed), asyncio.get_running_loop()
     async with await Caller.connect(agent.url) as caller:
         await _settled(caller)
         for _ in range(count):
             asked_s = loop.time()
             _ask(caller)
-            if not await _replies(caller, asked_s):
-                continue
-            began_s = caller.wire.replies[-1].start_s
-            await asyncio.sleep(rng.uniform(0.05, 2.5))
-            said = rng.choice(list(speech)).first(1.1)
-            over = caller.say(said.pcm, loop.time() + 0.02)
-            await asyncio.sleep(1.3)
-            recording = caller.wire.by_timestamp()
-            silent_s = recording.last_audible_before(over.start_s + said.onset_s + 1.0)
-            # Until something new is said there must be nothing.
-            await asyncio.sleep(0.3)
-            later = caller.wire.by_timestamp()
-            stray.append(_audible_ms(later, (silent_s or loop.time()) + 0.03, loop.time() - 0.02))
-            spans.append((began_s, silent_s))
+            if await _replies(caller, asked_s):
+                await asyncio.sleep(rng.uniform(0.05, 2.5))
+                caller.say(rng.choice(list(speech)).first(1.1).pcm, loop.time() + 0.02)
+                await asyncio.sleep(1.9)
             await caller_quiet(caller)
         call = caller.call_id
     await asyncio.sleep(0.5)
-    return _words_off(agent.events(call), spans), stray
+    found = _cut_turns(caller)
+    off = [cut.committed - _words_in(agent.events(call), cut) for cut in found if cut.heard_s is not None]
+    return off, [cut.stray_ms for cut in found]
 
 
-def _words_off(events: list[Event], spans: Sequence[tuple[float, float | None]]) -> list[int]:
-    """Words in the model's context less words whose end the caller received, for every cut."""
-    origin_s = float(next(event for event in events if event.kind == "start").fields["clock_s"])
-    off = []
-    for event in events:
-        if event.kind != "cut":
+@dataclass(frozen=True, slots=True)
+class _CutTurn:
+    """A turn that was cancelled by the caller's voice: what the caller received of it, and what the agent claims."""
+
+    turn: int
+    committed: int
+    heard_s: float | None
+    stray_ms: float
+
+
+def _cut_turns(caller: Caller) -> list[_CutTurn]:
+    recording, told = caller.wire.by_timestamp(), caller.messages
+    phrases = [(m.at_s, m.body["turn"]) for m in told if m.body.get("event") == "phrase"]
+    decisions = [(m.at_s, m.body["action"]) for m in told if m.body.get("event") == "decision"]
+    found = []
+    for message in told:
+        if message.body.get("event") != "cut":
             continue
-        at_s = origin_s + event.at_s
-        span = next(((a, b) for a, b in spans if b is not None and a < at_s and b < at_s + 0.3 and at_s - b < 3), None)
-        if span is None or span[1] is None:
+        turn = message.body["turn"]
+        began_s = next((at_s for at_s, other in phrases if other == turn), None)
+        steps = [step for step in decisions if began_s is not None and began_s < step[0] <= message.at_s + 0.05]
+        if began_s is None or not steps or steps[-1][1] != "cancel":
             continue
-        chunks = [e for e in events if e.kind == "chunk" and e.fields["turn"] == event.fields["turn"]]
-        times = [word for chunk in chunks for word in chunk.fields.get("words", ())]
-        committed = len(re.findall(r"\S+", str(event.fields["heard"])))
-        if not times:
-            continue
-        rate = chunks[0].fields["sample_rate"]
-        heard = sum(end / rate <= span[1] - span[0] + _TAIL_S for _, end in times)
-        off.append(committed - heard)
-    return off
+        next_s = next((at_s for at_s, other in phrases if other > turn), message.at_s + 1.5)
+        held_s = next((at_s for at_s, action in steps if action in ("pause", "cancel")), message.at_s)
+        first_s = recording.first_audible_after(began_s - 0.02)
+        last_s = recording.last_audible_before(held_s + 0.15)
+        # A turn that went on after a pause in between has no one stretch of time to be measured.
+        whole = first_s is not None and last_s is not None and "resume" not in [action for _, action in steps]
+        heard_s = max(0.0, last_s - first_s) if whole and first_s is not None and last_s is not None else None
+        stray_ms = _audible_ms(recording, steps[-1][0] + _CODEC_S, next_s)
+        found.append(_CutTurn(turn, len(str(message.body["heard"]).split()), heard_s, stray_ms))
+    return found
+
+
+def _words_in(events: list[Event], cut: _CutTurn) -> int:
+    """Words of a turn whose end lies in what the caller received."""
+    chunks = [event.fields for event in events if event.kind == "chunk" and event.fields["turn"] == cut.turn]
+    ends_s = [end / chunk["sample_rate"] for chunk in chunks for _, end in chunk.get("words", ())]
+    return sum(end_s <= (cut.heard_s or 0.0) + _TAIL_S for end_s in ends_s)
 
 
 # The voice's words end in sound too soft to be counted as audible.
 _TAIL_S = 0.06
+# The fade, one packet, and what the codec holds back.
+_CODEC_S = 0.06
 
 
 # --- steadiness --------------------------------------------------------------------------------------------------
