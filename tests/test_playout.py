@@ -151,6 +151,8 @@ def test_an_underrun_is_counted_and_concealed():
     assert p.stats.underrun_samples == 3 * FRAME - 100
     assert largest_step(out) <= 1.2 * largest_step(tone())
     assert np.abs(out[3 * FRAME + 100 : 3 * FRAME + 150]).max() > 0.1
+    hush = out[5 * FRAME :]
+    assert 0 < np.sqrt(np.mean(hush**2)) < 10 ** (-60 / 20)  # the noise of a room, not a dead line
     p.push(tone(), generation)
     assert p.pull().speaks_again
     assert p.stats.underruns == 1

@@ -15,6 +15,10 @@ from voxagent.pcm import Pcm
 from voxagent.stats import PlayoutStats
 
 
+# Dead silence in mid-word sounds like a broken line; this is the noise of a quiet room.
+_COMFORT_DBFS = -68.0
+
+
 @dataclass(frozen=True, slots=True)
 class Frame:
     """One frame to send.
@@ -34,7 +38,8 @@ class Playout:
     """Bounded PCM buffer, pulled in frames of `frame_ms`.
 
     A turn is announced with `begin`, fed with `push` and closed with `finish`; between its first sample and `finish`
-    an empty buffer is an underrun: counted, and concealed by letting the last 10 ms decay in mirror image.
+    an empty buffer is an underrun: counted, and concealed by letting the last 10 ms decay in mirror image into the
+    noise of a quiet room.
 
     Args:
         sample_rate: Hz.
@@ -57,6 +62,8 @@ class Playout:
         self._blocks: deque[Pcm] = deque()
         self._buffered = 0
         self._tail = np.zeros(0, np.float32)
+        noise = np.random.default_rng(0).standard_normal(self.frame_samples)
+        self._comfort: Pcm = (noise * 10 ** (_COMFORT_DBFS / 20)).astype(np.float32)
         self._past = np.zeros(self._fade, np.float32)
         self._live = False
         self._paused = False
@@ -163,14 +170,16 @@ class Playout:
         if len(speech):
             self._remember(speech)
             self._silent = False
-        if missing and self._live and not self._paused:
+        runs_dry = bool(missing) and self._live and not self._paused
+        if runs_dry:
             self._underrun_samples += missing
             if not self._silent:
                 self._underruns += 1
         if missing:
             self._decay()
         decay, self._tail = self._tail[:missing], self._tail[missing:]
-        silence = np.zeros(missing - len(decay), np.float32)
+        rest = missing - len(decay)
+        silence = self._comfort[:rest] if runs_dry else np.zeros(rest, np.float32)
         self.turn_samples += len(speech)
         self._handed += len(speech)
         return Frame(np.concatenate((tail, speech, decay, silence)), len(speech), starts)
