@@ -14,7 +14,6 @@ import numpy as np
 from voxagent.pcm import Pcm
 from voxagent.stats import PlayoutStats
 
-
 # Dead silence in mid-word sounds like a broken line; this is the noise of a quiet room.
 _COMFORT_DBFS = -68.0
 

@@ -39,9 +39,8 @@ _FRAME_MS = 20
 _GUESS_AFTER_MS = 80
 # So much sound means that the caller goes on; less is a click.
 _GOES_ON_MS = 60
-# What is kept from before the detector calls the speech begun: it takes 100 ms, and Whisper wants some silence first.
+# What is kept from before the detector calls the speech begun: it takes 100 ms and more.
 _PRE_ROLL_S = 0.4
-_AFTER_S = 0.3
 # Speech that lasts longer than one pass is cut where it is quietest within this.
 _CUT_WITHIN_S = 6.0
 _CUT_S = 0.1
@@ -98,7 +97,8 @@ class EmbeddedSTTService(SegmentedSTTService):
         lease = _lease(model_path, cpu_threads)
         super().__init__(
             sample_rate=sample_rate,
-            trailing_silence_secs=_AFTER_S,
+            # The recogniser knows better how much it needs.
+            trailing_silence_secs=0.0,
             ttfs_p99_latency=_P99_S,
             settings=STTSettings(model=str(model_path or "tiny.en"), language=Language.EN),
         )
@@ -198,7 +198,7 @@ class EmbeddedSTTService(SegmentedSTTService):
         busy = self._last_guess is not None and not self._last_guess.done()
         if self._silent_ms >= _GUESS_AFTER_MS and self._guess is None and not busy and self.is_usable:
             self._stats = replace(self._stats, guesses=self._stats.guesses + 1)
-            self._last_guess = self._submit(bytes(self._audio_buffer) + self._trailing_silence())
+            self._last_guess = self._submit(bytes(self._audio_buffer))
             self._guess = _Guess(len(self._audio_buffer), self._last_guess)
 
     def _cut(self) -> None:
@@ -232,7 +232,7 @@ class EmbeddedSTTService(SegmentedSTTService):
 
     async def _handle_user_stopped_speaking(self, frame: VADUserStoppedSpeakingFrame) -> None:
         guess, self._guess = self._guess, None
-        if self.is_usable:
+        if self.is_usable and self._audio_buffer:
             # The detector has heard no voice for `stop_secs`: what the guess did not cover is silence or noise.
             missed = len(self._audio_buffer) - guess.length if guess is not None else 0
             spare = 2 * self.sample_rate * (frame.stop_secs + _FRAME_MS / 1000)
@@ -240,7 +240,7 @@ class EmbeddedSTTService(SegmentedSTTService):
                 self._stats = replace(self._stats, used=self._stats.used + 1)
                 last = guess.text
             else:
-                last = self._submit(bytes(self._audio_buffer) + self._trailing_silence())
+                last = self._submit(bytes(self._audio_buffer))
             self._ended.append([*self._pieces, last])
         self._pieces = []
         await super()._handle_user_stopped_speaking(frame)
