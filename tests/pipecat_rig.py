@@ -32,6 +32,7 @@ from tests.conftest import eventually, fake_engine
 from voxagent.engine import Engine
 from voxagent.fake import FakeModel, FakeScript, places
 from voxagent_pipecat import BargeInGate, LoopbackTransport, VoxAgentTTSService
+from voxagent_pipecat.rehearsal import replies_in
 
 
 class LoopClock(BaseClock):
@@ -84,19 +85,11 @@ class Tap(FrameProcessor):
         return [at_s for at_s, frame in self.frames if isinstance(frame, kind)]
 
 
-@dataclass
-class Call:
-    """What a test holds of a running call."""
+class Talk:
+    """What every call can do, whatever its transport."""
 
     worker: PipelineWorker
-    transport: LoopbackTransport
-    gate: BargeInGate
-    head: Head
-    spoken: Tap
-    played: Tap
     context: LLMContext
-    began_s: float
-    spoken_turns: list[Any] = field(default_factory=list)
 
     async def send(self, *frames: Frame) -> None:
         for frame in frames:
@@ -110,16 +103,30 @@ class Call:
                 await asyncio.sleep(every_s)
         await self.send(LLMFullResponseEndFrame())
 
+    def committed(self) -> list[str]:
+        """What the language model will read as its own replies."""
+        return replies_in(self.context)
+
+
+@dataclass
+class Call(Talk):
+    """What a test holds of a running call."""
+
+    worker: PipelineWorker
+    transport: LoopbackTransport
+    gate: BargeInGate
+    head: Head
+    spoken: Tap
+    played: Tap
+    context: LLMContext
+    began_s: float
+    spoken_turns: list[Any] = field(default_factory=list)
+
     async def interrupt(self) -> float:
         """Returns when."""
         now_s = asyncio.get_running_loop().time()
         await self.head.broadcast_interruption()
         return now_s
-
-    def committed(self) -> list[str]:
-        """What the language model will read as its own replies."""
-        messages = [dict(message) for message in self.context.messages]
-        return [str(m["content"]) for m in messages if m.get("role") == "assistant"]
 
     def gone_quiet(self, for_s: float = 2.0) -> bool:
         """Whether nothing has sounded for a while."""

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import voxagent_piper
 from voxagent.echo import EchoSettings, EchoVeto
 from voxagent.model import SpeechOptions
-from voxagent.pcm import G711, Resampler, to_float32, to_int16
+from voxagent.pcm import G711, Resampler, resample, to_float32, to_int16
 from voxagent.phrases import Phrase
 from voxagent.speakable import Piece, Speakable
 from voxagent.vad import VoiceActivity
@@ -38,8 +38,7 @@ class Voices:
 
 
 def resampled(pcm, source_rate):
-    resampler = Resampler(source_rate, RATE)
-    return np.concatenate((resampler.push(pcm), resampler.flush()))
+    return resample(pcm, source_rate, RATE)
 
 
 def spoken(model, text, seed):

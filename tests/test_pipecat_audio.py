@@ -24,7 +24,7 @@ from pipecat.services.tts_service import TTSService
 from tests.pipecat_rig import LoopClock, call, fake_call, whole
 from voxagent.errors import SessionStateError
 from voxagent.fake import FakeScript, Wait, encode
-from voxagent.pcm import Resampler, to_int16
+from voxagent.pcm import resample, to_int16
 from voxagent_pipecat import LoopbackTransport, VoxAgentTTSService
 from voxagent_pipecat.sharing import EngineLease
 from voxagent_pipecat.timeline import Timeline
@@ -44,9 +44,7 @@ def test_every_sample_arrives_at_the_pipeline_s_rate(virtual, rate):
             samples = sum(len(phrase) for phrase in ("Hello there,", " my friend.", " How are you today?")) * 400
             candidates = []
             for seed in range(4):
-                resampler = Resampler(16000, rate)
-                pcm = np.concatenate([resampler.push(encode(seed, 0, samples)), resampler.flush()])
-                candidates.append(to_int16(pcm))
+                candidates.append(to_int16(resample(encode(seed, 0, samples), 16000, rate)))
             # Whitespace between phrases is the splitter's business and may or may not sound.
             assert abs(len(handed) - len(candidates[0])) <= 3 * 400 * rate / 16000
             assert any(np.array_equal(handed[:-600], wanted[: len(handed) - 600]) for wanted in candidates)

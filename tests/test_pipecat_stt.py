@@ -36,7 +36,7 @@ import voxagent_piper
 from tests.conftest import eventually
 from tests.pipecat_rig import Head, Tap
 from voxagent.model import SpeechOptions
-from voxagent.pcm import Pcm16, Resampler, to_int16
+from voxagent.pcm import Pcm16, resample, to_int16
 from voxagent.phrases import Phrase
 from voxagent.speakable import Piece, Speakable
 from voxagent.voices import installed_voices
@@ -78,8 +78,7 @@ def say() -> Say:
                 chunks += [] if step.latents is None else model.decode([slot], [step.latents])
                 last = step.last
             model.close(slot)
-            resampler = Resampler(model.spec.sample_rate, rate)
-            pcm = np.concatenate([resampler.push(np.concatenate(chunks)), resampler.flush()])
+            pcm = resample(np.concatenate(chunks), model.spec.sample_rate, rate)
             loud = np.flatnonzero(np.abs(pcm) > 0.01)
             spoken[text, rate] = np.concatenate(
                 (room(0.3, rate), to_int16(pcm[max(0, loud[0] - rate // 50) : loud[-1] + rate // 50]))

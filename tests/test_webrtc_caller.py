@@ -34,6 +34,7 @@ from voxagent_webrtc.call_command import (
     write_record,
 )
 from voxagent_webrtc.caller import CallEnd, Caller, Utterance, read_wav
+from voxagent_webrtc.line import tap
 from voxagent_webrtc.plot import Mark, Recording, Wire, draw_call
 
 RATE = 48000
@@ -95,7 +96,7 @@ class Answerer:
         pc.on("datachannel", lambda channel: channel.on("message", lambda text: self.echo(channel, text)))
         await pc.setRemoteDescription(RTCSessionDescription(body["sdp"], body["type"]))
         audio = pc.getTransceivers()[0]
-        audio.receiver._RTCRtpReceiver__jitter_buffer = wire
+        tap(audio.receiver, wire)
         audio.direction = "sendrecv"
         audio.sender.replaceTrack(Voice(self.pcm))
         await pc.setLocalDescription(await pc.createAnswer())

@@ -14,10 +14,6 @@ from typing import Any
 import numpy as np
 from pipecat.frames.frames import (
     EndFrame,
-    Frame,
-    LLMFullResponseEndFrame,
-    LLMFullResponseStartFrame,
-    LLMTextFrame,
 )
 from pipecat.pipeline.pipeline import Pipeline
 from pipecat.pipeline.worker import PipelineParams, PipelineWorker
@@ -30,7 +26,7 @@ from pipecat.turns.user_turn_strategies import UserTurnStrategies
 from pipecat.workers.runner import WorkerRunner
 
 from tests.conftest import eventually, fake_engine
-from tests.pipecat_rig import Head, LoopClock, Tap
+from tests.pipecat_rig import Head, LoopClock, Talk, Tap
 from voxagent.engine import Engine
 from voxagent.fake import FakeModel, FakeScript
 from voxagent.floor import BargeInPolicy
@@ -117,7 +113,7 @@ class PullPeer:
 
 
 @dataclass
-class WebCall:
+class WebCall(Talk):
     """What a test holds of a running call."""
 
     worker: PipelineWorker
@@ -130,22 +126,6 @@ class WebCall:
     engine: Engine
     model: FakeModel
     spoken: list[tuple[str, Any, bool]] = field(default_factory=list)
-
-    async def send(self, *frames: Frame) -> None:
-        for frame in frames:
-            await self.worker.queue_frame(frame)
-
-    async def reply(self, *deltas: str, every_s: float = 0.0) -> None:
-        await self.send(LLMFullResponseStartFrame())
-        for delta in deltas:
-            await self.send(LLMTextFrame(delta))
-            if every_s:
-                await asyncio.sleep(every_s)
-        await self.send(LLMFullResponseEndFrame())
-
-    def committed(self) -> list[str]:
-        messages = [dict(message) for message in self.context.messages]
-        return [str(m["content"]) for m in messages if m.get("role") == "assistant"]
 
     async def until_heard(self, seconds: float) -> None:
         """Waits until so much speech was handed over."""

@@ -74,6 +74,17 @@ class Resampler:
         return tail
 
 
+def resample(pcm: Pcm, source_rate: int, target_rate: int) -> Pcm:
+    """The whole of something at another rate, shape (n,); equal rates return `pcm` itself.
+
+    Raises:
+        ValueError: A rate is not positive.
+    """
+    resampler = Resampler(source_rate, target_rate)
+    head = resampler.push(pcm)
+    return head if resampler.empty else np.concatenate((head, resampler.flush()))
+
+
 def _join(frames: list[av.AudioFrame]) -> Pcm:
     parts = [frame.to_ndarray().ravel() for frame in frames]
     return np.concatenate(parts).astype(np.float32, copy=False) if parts else np.zeros(0, np.float32)

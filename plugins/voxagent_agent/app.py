@@ -22,6 +22,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
 import voxagent
+from voxagent.benchmarks.figures import memory_mb
 from voxagent_agent.settings import AgentSettings, IceServer
 from voxagent_webrtc import MAX_BODY_BYTES, Connection, Patience, Refused, Signalling
 
@@ -197,10 +198,8 @@ def _add_page(app: FastAPI, signalling: Signalling, settings: AgentSettings) -> 
 
 def resources() -> dict[str, Any]:
     """What the process holds: memory in MB, tasks of the event loop, open files and sockets."""
-    with open("/proc/self/statm", encoding="ascii") as file:
-        memory_mb = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
     return {
-        "memory_mb": round(memory_mb, 1),
+        "memory_mb": round(memory_mb(), 1),
         "tasks": len(asyncio.all_tasks()),
         "files": len(os.listdir("/proc/self/fd")),
         "objects": gc.get_count()[2],

@@ -63,13 +63,10 @@ class Extent:
 class _Cut:
     """One barge-in as the caller saw it."""
 
-    clip: str
     ducked_ms: float | None = None
     silent_ms: float | None = None
     splash_db: float | None = None
     silent_s: float = 0.0
-    stray_ms: float = 0.0
-    heard_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -175,10 +172,8 @@ async def _conversation(
             await asyncio.sleep(rng.uniform(0.8, 3.0))
             said = speech[index % len(speech)].first(2.0)
             over = caller.say(said.pcm, loop.time() + 0.03)
-            began_s = caller.wire.replies[-1].start_s
             await asyncio.sleep(1.7)
-            cut = _cut(caller, said, over.start_s + said.onset_s, began_s)
-            heard.cuts.append(cut)
+            heard.cuts.append(_cut(caller, over.start_s + said.onset_s))
             # The bot may answer what was said: that reply is let go by.
             await asyncio.sleep(2.2)
             await caller_quiet(caller)
@@ -195,9 +190,9 @@ async def caller_quiet(caller: Caller) -> None:
     await asyncio.sleep(0.4)
 
 
-def _cut(caller: Caller, said: Clip, onset_s: float, began_s: float) -> _Cut:
+def _cut(caller: Caller, onset_s: float) -> _Cut:
     recording = caller.wire.by_arrival()
-    cut = _Cut(said.name)
+    cut = _Cut()
     last_s = recording.last_audible_before(onset_s + 1.2)
     before_s = recording.last_audible_before(onset_s)
     if last_s is None or before_s is None or onset_s - before_s > _PAUSE_S or last_s <= onset_s:
@@ -206,7 +201,6 @@ def _cut(caller: Caller, said: Clip, onset_s: float, began_s: float) -> _Cut:
     cut.silent_s, cut.silent_ms = last_s, 1000 * (last_s - onset_s)
     cut.ducked_ms = None if ducked_s is None else min(cut.silent_ms, 1000 * (ducked_s - onset_s))
     cut.splash_db = recording.splash_db(last_s)
-    cut.heard_s = last_s - began_s
     return cut
 
 

@@ -9,9 +9,7 @@ from urllib.parse import urlsplit
 from pipecat.processors.frame_processor import FrameProcessor
 
 from voxagent_agent.offline import OfflineLLM
-from voxagent_agent.settings import AgentSettings, check_url
-
-__all__ = ["check_url", "language_model"]
+from voxagent_agent.settings import AgentSettings
 
 # Servers on one's own machine ask for none, and clients send one all the same.
 _NO_KEY = "none"

@@ -8,20 +8,12 @@ import asyncio
 from datetime import datetime
 from typing import Any
 
-from pipecat.frames.frames import (
-    EndFrame,
-    Frame,
-    InterruptionFrame,
-    LLMContextFrame,
-    LLMFullResponseEndFrame,
-    LLMFullResponseStartFrame,
-    LLMTextFrame,
-)
+from pipecat.frames.frames import EndFrame, Frame, InterruptionFrame, LLMContextFrame
 from pipecat.processors.aggregators.llm_context import LLMContext
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 
-from voxagent.say import tokens
 from voxagent_agent.replies import answer
+from voxagent_pipecat.rehearsal import stream_reply
 
 
 class OfflineLLM(FrameProcessor):
@@ -66,10 +58,4 @@ class OfflineLLM(FrameProcessor):
 
     async def _answer(self, context: LLMContext) -> None:
         messages: list[Any] = list(context.messages)
-        loop = asyncio.get_running_loop()
-        await self.push_frame(LLMFullResponseStartFrame())
-        start_s = loop.time() + self._first_token_s
-        for index, token in enumerate(tokens(answer(messages, datetime.now()))):
-            await asyncio.sleep(max(0.0, start_s + index * self._gap_s - loop.time()))
-            await self.push_frame(LLMTextFrame(token))
-        await self.push_frame(LLMFullResponseEndFrame())
+        await stream_reply(self, answer(messages, datetime.now()), self._gap_s, self._first_token_s)

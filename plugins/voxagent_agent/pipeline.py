@@ -37,7 +37,7 @@ from voxagent.model import SpeechOptions
 from voxagent.models import model_load
 from voxagent.record import CallRecord
 from voxagent_agent.chronicle import Chronicle
-from voxagent_agent.llm import check_url, language_model
+from voxagent_agent.llm import language_model
 from voxagent_agent.settings import AgentSettings
 from voxagent_pipecat.service import VoxAgentTTSService
 from voxagent_pipecat.settings import VoxAgentTTSSettings
@@ -70,12 +70,10 @@ class Agent:
         settings: See `AgentSettings`.
 
     Raises:
-        ValueError: The language model's URL is none, or no such speech model is installed.
+        ValueError: No such speech model is installed.
     """
 
     def __init__(self, settings: AgentSettings) -> None:
-        if settings.llm_url is not None:
-            check_url(settings.llm_url)
         self._settings = settings
         self._engine = Engine(model_load(settings.model))
         self._turns: LocalSmartTurnAnalyzerV3 | None = None

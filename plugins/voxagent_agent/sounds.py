@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from voxagent.engine import Engine
-from voxagent.pcm import Pcm, Resampler
+from voxagent.pcm import Pcm, resample
 from voxagent_webrtc.caller import read_wav
 
 RATE = 48000
@@ -75,8 +75,7 @@ async def spoken(engine: Engine, texts: Sequence[str]) -> list[Clip]:
         session.push_text(text)
         session.end_input()
         parts = [chunk.pcm async for chunk in session]
-        resampler = Resampler(session.spec.sample_rate, RATE)
-        clips.append(clip(text, np.concatenate([resampler.push(np.concatenate(parts)), resampler.flush()])))
+        clips.append(clip(text, resample(np.concatenate(parts), session.spec.sample_rate, RATE)))
     return clips
 
 

@@ -151,9 +151,7 @@ class Playhead:
         frame = self.playout.pull()
         if frame.speech_samples:
             self._advance(frame.speech_samples)
-        audible = frame.speech_samples > 0
-        if audible != self._audible and not (self.playout.paused and self._audible):
-            self._audible = audible
+        self._audible = frame.speech_samples > 0 or (self.playout.paused and self._audible)
         if self.playout.wants:
             self._room.set()
         return frame
@@ -166,7 +164,7 @@ class Playhead:
     @property
     def interruptible(self) -> bool:
         """Whether what sounds now may be interrupted."""
-        return not any(not span.interruptible for span in self._spans)
+        return all(span.interruptible for span in self._spans)
 
     @property
     def closed(self) -> bool:

@@ -37,6 +37,29 @@ from voxagent_pipecat.loopback import LoopbackTransport
 Reply = Callable[[LLMContext], str]
 
 
+async def stream_reply(
+    llm: FrameProcessor, text: str, gap_s: float, first_token_s: float, on_token: Callable[[float], None] | None = None
+) -> None:
+    """Pushes a reply downstream token by token, as a language model would.
+
+    Args:
+        llm: Who says it.
+        text: All of it.
+        gap_s: Between one token and the next.
+        first_token_s: Thinking time before the first.
+        on_token: Told when each token is about to be pushed, on the event loop's clock.
+    """
+    loop = asyncio.get_running_loop()
+    await llm.push_frame(LLMFullResponseStartFrame())
+    start_s = loop.time() + first_token_s
+    for index, token in enumerate(tokens(text)):
+        await asyncio.sleep(max(0.0, start_s + index * gap_s - loop.time()))
+        if on_token is not None:
+            on_token(loop.time())
+        await llm.push_frame(LLMTextFrame(token))
+    await llm.push_frame(LLMFullResponseEndFrame())
+
+
 class ScriptedLLM(FrameProcessor):
     """A stand-in for a language model: answers every context with the next scripted reply, token by token.
 
@@ -85,14 +108,7 @@ class ScriptedLLM(FrameProcessor):
     async def _answer(self, context: LLMContext) -> None:
         reply = self._replies.pop(0)
         text = reply if isinstance(reply, str) else reply(context)
-        loop = asyncio.get_running_loop()
-        await self.push_frame(LLMFullResponseStartFrame())
-        start_s = loop.time() + self._first_token_s
-        for index, token in enumerate(tokens(text)):
-            await asyncio.sleep(max(0.0, start_s + index * self._gap_s - loop.time()))
-            self.token_times_s.append(loop.time())
-            await self.push_frame(LLMTextFrame(token))
-        await self.push_frame(LLMFullResponseEndFrame())
+        await stream_reply(self, text, self._gap_s, self._first_token_s, self.token_times_s.append)
 
 
 @dataclass(slots=True)
@@ -129,7 +145,7 @@ class Rehearsal:
 def replies_in(context: LLMContext) -> list[str]:
     """The texts of the assistant's messages, in order."""
     messages: list[Any] = list(context.messages)
-    return [str(message["content"]) for message in messages if message["role"] == "assistant"]
+    return [str(message["content"]) for message in messages if message.get("role") == "assistant"]
 
 
 @asynccontextmanager

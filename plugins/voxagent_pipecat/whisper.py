@@ -30,7 +30,7 @@ from pipecat.services.stt_service import SegmentedSTTService
 from pipecat.transcriptions.language import Language
 from pipecat.utils.time import time_now_iso8601
 
-from voxagent.pcm import Pcm, Resampler, to_float32
+from voxagent.pcm import resample, to_float32
 from voxagent_pipecat.recogniser import LONGEST_S, RATE, Recogniser, RecogniserLease, Source
 from voxagent_pipecat.vad import QUIET_DBFS, Loudness
 
@@ -216,7 +216,7 @@ class EmbeddedSTTService(SegmentedSTTService):
 
     def _submit(self, audio: bytes) -> Future[str]:
         assert self._recogniser is not None, "setup comes first"
-        return self._recogniser.submit(_resampled(to_float32(np.frombuffer(audio, np.int16)), self.sample_rate))
+        return self._recogniser.submit(resample(to_float32(np.frombuffer(audio, np.int16)), self.sample_rate, RATE))
 
     def _forget_guess(self) -> None:
         """A thread that has begun with it cannot be stopped; its result is not waited for."""
@@ -270,10 +270,3 @@ class EmbeddedSTTService(SegmentedSTTService):
 def _lease(model_path: str | Path | None, cpu_threads: int) -> RecogniserLease:
     folder = None if model_path is None else Path(model_path).expanduser().resolve()
     return RecogniserLease(Source(folder, cpu_threads))
-
-
-def _resampled(pcm: Pcm, sample_rate: int) -> Pcm:
-    if sample_rate == RATE:
-        return pcm
-    resampler = Resampler(sample_rate, RATE)
-    return np.concatenate((resampler.push(pcm), resampler.flush()))

@@ -34,8 +34,10 @@ from aiortc.exceptions import InternalError, InvalidAccessError, InvalidStateErr
 from aiortc.mediastreams import MediaStreamError, MediaStreamTrack
 
 from voxagent.errors import EngineFull, RemoteError
-from voxagent.pcm import Pcm, Pcm16, Resampler, to_int16
+from voxagent.pcm import Pcm, Pcm16, resample, to_int16
+from voxagent_webrtc.line import packets_received, tap
 from voxagent_webrtc.plot import RATE, HeardPacket, Recording, Wire
+from voxagent_webrtc.track import OpusEncoder
 
 __all__ = ["CallEnd", "Caller", "HeardPacket", "Message", "Recording", "Utterance", "Wire", "read_wav"]
 
@@ -43,7 +45,7 @@ _FRAME = 960
 _FRAME_S = _FRAME / RATE
 _TIME_BASE = Fraction(1, RATE)
 _NOISE_DBFS = -70.0
-_JITTER_BUFFER = "_RTCRtpReceiver__jitter_buffer"
+_OPUS_BIT_RATE = 64000
 _TICK_S = 0.5
 # Even an agent that sends no audio reports every 1.5 s. Counted in looks, not on the clock: an event loop that stood
 # still for a while must not take the agent for gone before it has read what arrived meanwhile.
@@ -72,8 +74,7 @@ def read_wav(path: Path) -> Pcm:
     mono = np.asarray(samples.astype(np.float32).mean(axis=1) / 32768, np.float32)
     if not len(mono):
         raise ValueError(f"{path} holds no audio")
-    resampler = Resampler(rate, RATE)
-    return np.concatenate((resampler.push(mono), resampler.flush()))
+    return resample(mono, rate, RATE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +121,7 @@ class Microphone(MediaStreamTrack):
         self._end = 0
         noise = np.random.default_rng(1).normal(0, 10 ** (_NOISE_DBFS / 20), RATE)
         self._noise: Pcm = noise.astype(np.float32)
-        self._codec = av.CodecContext.create("libopus", "w")
-        self._codec.format = av.AudioFormat("s16")
-        self._codec.layout = "mono"
-        self._codec.sample_rate = RATE
-        self._codec.bit_rate = 64000
-        self._codec.options = {"application": "voip"}
+        self._opus = OpusEncoder(_OPUS_BIT_RATE)
 
     @property
     def recording(self) -> Recording:
@@ -162,9 +158,7 @@ class Microphone(MediaStreamTrack):
         first = len(self._frames) * _FRAME
         pcm = self._spoken(first)
         self._frames.append(pcm)
-        frame = av.AudioFrame.from_ndarray(pcm.reshape(1, -1), format="s16", layout="mono")
-        frame.sample_rate = RATE
-        (packet,) = self._codec.encode(frame)
+        packet = av.Packet(self._opus.encode(pcm))
         packet.pts, packet.time_base = first, _TIME_BASE
         return packet
 
@@ -248,7 +242,7 @@ class Caller:
         self._audio = self._pc.addTransceiver(self._microphone)
         codecs = RTCRtpSender.getCapabilities("audio").codecs
         self._audio.setCodecPreferences([codec for codec in codecs if codec.mimeType.lower() == "audio/opus"])
-        setattr(self._audio.receiver, _JITTER_BUFFER, self.wire)
+        tap(self._audio.receiver, self.wire)
         self._channel = self._pc.createDataChannel("chat")
         self._channel.on("message", self._receive)
         self._pc.on("connectionstatechange", self._look)
@@ -388,13 +382,10 @@ class Caller:
 
     async def _keep(self) -> None:
         """Sends pings, and notices when nothing comes any more."""
-        transport: Any = self._audio.receiver.transport
         silent = number = received = 0
         while silent < _SILENT_TICKS:
             await asyncio.sleep(_TICK_S)
-            before = received
-            for stats in transport._get_stats().values():
-                received = stats.packetsReceived
+            before, received = received, packets_received(self._audio.receiver)
             for stats in (await self._audio.sender.getStats()).values():
                 if stats.type == "remote-inbound-rtp":
                     self.rtt_ms = None if stats.roundTripTime is None else 1000 * stats.roundTripTime

@@ -26,7 +26,7 @@ from aiortc import (
 from aiortc.exceptions import InternalError, InvalidAccessError, InvalidStateError, OperationError
 from aiortc.sdp import candidate_from_sdp
 
-from voxagent_webrtc.line import AudioLine
+from voxagent_webrtc.line import AudioLine, packets_received
 
 _log = logging.getLogger(__name__)
 
@@ -304,10 +304,7 @@ class Connection:
 
 
 def _packets_received(pc: RTCPeerConnection) -> int:
-    for transceiver in pc.getTransceivers():
-        for stats in transceiver.receiver.transport._get_stats().values():
-            return int(stats.packetsReceived)
-    return 0
+    return next((packets_received(transceiver.receiver) for transceiver in pc.getTransceivers()), 0)
 
 
 def _hung_up(pc: RTCPeerConnection) -> bool:

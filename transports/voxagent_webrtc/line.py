@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from aiortc import RTCPeerConnection, RTCRtpSender, RTCRtpTransceiver
+from aiortc import RTCPeerConnection, RTCRtpReceiver, RTCRtpSender, RTCRtpTransceiver
+from aiortc.rtp import RtpPacket
 
 from voxagent.pcm import Pcm16
 from voxagent.playout import Frame
@@ -38,6 +39,23 @@ class SentPacket:
     sequence_number: int
     bytes: int
     marker: bool
+
+
+class PacketSink(Protocol):
+    """Takes packets as they arrive; what it returns keeps aiortc's decoder idle."""
+
+    def add(self, packet: RtpPacket) -> tuple[bool, None]: ...
+
+
+def tap(receiver: RTCRtpReceiver, sink: PacketSink) -> None:
+    """Puts `sink` where the receiver has its jitter buffer."""
+    setattr(receiver, _JITTER_BUFFER, sink)
+
+
+def packets_received(receiver: RTCRtpReceiver) -> int:
+    """Every packet that came over the receiver's transport, RTCP too."""
+    transport: Any = receiver.transport
+    return sum(int(stats.packetsReceived) for stats in transport._get_stats().values())
 
 
 class _Tap:
@@ -121,7 +139,7 @@ class AudioLine:
         if isinstance(getattr(receiver, _JITTER_BUFFER), _Tap) and self._ear is not None:
             return
         self._ear = Ear(getattr(receiver, _CODECS), self._hear)
-        setattr(receiver, _JITTER_BUFFER, _Tap(self._ear))
+        tap(receiver, _Tap(self._ear))
         receiver._enabled = True
 
     def _hear(self, pcm: Pcm16) -> None:

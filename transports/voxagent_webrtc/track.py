@@ -47,12 +47,15 @@ class OpusEncoder:
 
     aiortc encodes on a thread of the default executor, in stereo, and computes the level of every sample in Python:
     twice the work (0.35 ms of it for the level alone), and two changes of thread a frame.
+
+    Args:
+        bit_rate: In bit/s.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, bit_rate: int = _OPUS_BIT_RATE) -> None:
         self._codec = av.CodecContext.create("libopus", "w")
         self._codec.sample_rate, self._codec.layout, self._codec.format = RATE, "mono", "s16"
-        self._codec.bit_rate = _OPUS_BIT_RATE
+        self._codec.bit_rate = bit_rate
         self._codec.options = {"application": "voip"}
         self._pts = 0
 

@@ -16,7 +16,7 @@ from voxagent.benchmarks.figures import machine
 from voxagent.engine import Engine
 from voxagent.model import Pcm
 from voxagent.models import model_load
-from voxagent.pcm import Resampler
+from voxagent.pcm import resample
 from voxagent.speakable import speakable
 
 # The digest that the upstream conversion of Whisper base has.
@@ -78,8 +78,7 @@ async def _speak(engine: Engine, text: str, seed: int) -> Pcm:
     session.push_text(text)
     session.end_input()
     parts = [chunk.pcm async for chunk in session]
-    resampler = Resampler(engine.spec.sample_rate, _WHISPER_RATE)
-    return np.concatenate([*(resampler.push(part) for part in parts), resampler.flush()])
+    return resample(np.concatenate(parts), engine.spec.sample_rate, _WHISPER_RATE)
 
 
 def _transcribe(whisper: Any, pcm: Pcm) -> str:  # noqa: ANN401 - the package has no types
