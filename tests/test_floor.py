@@ -74,6 +74,12 @@ class Call:
             self.bot.speak()
         return [decision.action for decision in self.decisions[known:]]
 
+    def fall_silent(self) -> None:
+        """The bot has said what it had to say."""
+        self.bot.audible = False
+        while self.bot.playout.buffered_samples:
+            self.bot.speak()
+
     @staticmethod
     def _frames(pcm: np.ndarray) -> Iterator[np.ndarray]:
         for at in range(0, len(pcm) - FRAME + 1, FRAME):
@@ -171,9 +177,7 @@ def test_a_caller_who_speaks_when_the_bot_ends_gets_the_floor_and_nothing_stays_
 def test_a_duck_does_not_outlive_the_turn_it_was_for() -> None:
     call = Call()
     call.hear(silence(0.2), voice(0.12), silence(0.1))
-    call.bot.audible = False
-    while call.bot.playout.buffered_samples:
-        call.bot.speak()
+    call.fall_silent()
     call.hear(silence(0.4))
     call.bot.audible = True
     call.hear(silence(0.1))
@@ -225,3 +229,55 @@ def test_presets_differ_and_carry_the_language() -> None:
 def test_settings_out_of_range_are_refused(bad: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="lies between"):
         BargeInPolicy(**bad)
+
+
+@pytest.mark.parametrize(("over_s", "alone_s"), [(0.1, 0.4), (0.0, 0.3)])
+def test_an_answer_that_began_over_the_end_of_a_question_is_a_turn(over_s: float, alone_s: float) -> None:
+    call = Call()
+    call.hear(silence(0.3), voice(over_s))
+    call.fall_silent()
+    call.hear(voice(alone_s), silence(0.6))
+    assert call.floor.judge("Okay.") is Verdict.TURN
+
+
+def test_what_was_said_over_one_turn_is_forgotten_in_the_next() -> None:
+    call = Call()
+    call.hear(silence(0.3), voice(0.14), silence(0.5))
+    call.fall_silent()
+    call.hear(silence(0.6), voice(0.2), silence(0.4))
+    assert call.floor.judge("Yeah.") is Verdict.TURN
+
+
+@pytest.mark.parametrize("before", [0.5, 1.5])
+def test_words_from_before_the_bot_began_are_no_echo(before: float) -> None:
+    call = Call(BargeInPolicy())
+    call.bot.audible = False
+    call.hear(silence(0.3), voice(before), silence(0.2))
+    call.bot.audible = True
+    call.hear(silence(0.3))
+    assert call.floor.judge("And another thing.") is Verdict.TURN
+    assert call.bot.interrupts == 1
+
+
+def test_words_over_uninterruptible_speech_are_no_echo() -> None:
+    call = Call(BargeInPolicy())
+    call.bot.interruptible = False
+    call.hear(silence(0.3), voice(0.8), silence(0.3))
+    assert call.floor.judge("But I want to know.") is Verdict.TURN
+    assert call.bot.interrupts == 0
+
+
+@pytest.mark.parametrize("rung_s", [0.14, 0.3])
+@pytest.mark.parametrize("why", ["muted", "uninterruptible"])
+def test_nothing_stays_held_when_the_caller_has_no_say_any_more(rung_s: float, why: str) -> None:
+    call = Call()
+    call.hear(silence(0.3), voice(rung_s))
+    if why == "muted":
+        call.floor.enabled = False
+    else:
+        call.bot.interruptible = False
+    assert call.hear(voice(0.1), silence(0.1)) == [Action.RESUME]
+    assert call.decisions[-1].cause is Cause.NO_SAY
+    assert call.bot.heard[-1][-1] == pytest.approx(0.5)
+    call.floor.enabled = call.bot.interruptible = True
+    assert call.hear(voice(0.08)) == []

@@ -36,7 +36,7 @@ import voxagent_piper
 from tests.conftest import eventually
 from tests.pipecat_rig import Head, Tap
 from voxagent.model import SpeechOptions
-from voxagent.pcm import Pcm16, resample, to_int16
+from voxagent.pcm import Pcm16, resample, to_float32, to_int16
 from voxagent.phrases import Phrase
 from voxagent.speakable import Piece, Speakable
 from voxagent.voices import installed_voices
@@ -233,6 +233,21 @@ async def test_recognition_begins_before_the_detector_calls_the_end(say):
         await held.utter(say("Hold on."))
         await held.settled()
         assert (held.stt.stats.guesses, held.stt.stats.used) == (1, 1)
+
+
+async def test_a_guess_never_stands_before_the_words_of_another_caller(say):
+    async with ear() as held, ear() as other:
+        release = threading.Event()
+        recogniser = held.stt._recogniser
+        assert recogniser is other.stt._recogniser
+        busy = [recogniser._pool.submit(release.wait) for _ in range(recogniser._source.workers)]
+        waiting = [recogniser.submit(to_float32(say("Wait."))) for _ in busy]
+        await held.utter(say("Hold on."))
+        assert held.stt.stats.guesses == 0
+        release.set()
+        assert words((await held.settled())[0]) == ["hold", "on"]
+        assert [words(future.result()) for future in waiting] == [["wait"]] * len(waiting)
+        await eventually(lambda: recogniser.idle)
 
 
 async def test_a_guess_is_thrown_away_when_the_caller_goes_on(say):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from pipecat.frames.frames import LLMContextFrame
-from pipecat.processors.aggregators.llm_context import LLMContext
+from pipecat.processors.aggregators.llm_context import LLMContext, LLMSpecificMessage
 from pipecat.tests.utils import run_test
 
 from voxagent.engine import Engine
@@ -18,9 +19,7 @@ from voxagent_pipecat.truth import NOTE, HeardContext
 CUT = Heard("One two three", "four", "four five six.", 3)
 
 
-async def read(
-    before: list[dict[str, str]], since: list[dict[str, str]], *cuts: Heard, notes: bool = True
-) -> LLMContext:
+async def read(before: list[Any], since: list[Any], *cuts: Heard, notes: bool = True) -> LLMContext:
     """The context as the model reads it after `cuts`: it was asked `before`, and `since` has come."""
     truth = HeardContext(VoxAgentTTSService("fake", engine=Engine(FakeModel)), notes=notes)
     context = LLMContext([*before])  # type: ignore[list-item]
@@ -87,6 +86,14 @@ async def test_messages_of_others_at_the_end_do_not_hide_the_reply() -> None:
     since = [bot("One two three"), {"role": "developer", "content": "Ask again."}]
     context = await read([user("Count.")], since, CUT, notes=False)
     assert [m["content"] for m in context.messages] == ["Count.", "One two three", "Ask again."]
+
+
+async def test_messages_that_only_an_adapter_can_read_are_left_alone() -> None:
+    theirs = LLMSpecificMessage("anthropic", {"type": "thinking"})
+    context = await read([user("Count."), theirs], [bot("One two three four"), theirs, user("Stop."), theirs], CUT)
+    assert [m for m in context.messages if m is theirs] == [theirs] * 3
+    said = [m["content"] for m in context.messages if isinstance(m, dict) and m["role"] == "assistant"]
+    assert said == ["One two three"]
 
 
 async def test_without_an_interruption_nothing_changes() -> None:

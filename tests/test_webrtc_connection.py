@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -265,6 +266,100 @@ async def test_a_bad_offer_for_a_call_in_progress_leaves_it_unharmed() -> None:
         await eventually(lambda: len(call.packets) > sent + 20)
 
 
+def _spoil(sdp: str, how: str) -> str:
+    """An offer that looks well until it is answered."""
+    match how:
+        case "bundle":
+            return sdp.replace("a=group:BUNDLE 0 1", "a=group:BUNDLE 7 8")
+        case "fingerprint":
+            return "".join(line + "\r\n" for line in sdp.splitlines() if not line.startswith("a=fingerprint"))
+        case "ice":
+            return "".join(line + "\r\n" for line in sdp.splitlines() if not line.startswith("a=ice-"))
+        case "mid":
+            return sdp.replace("a=mid:0", "a=mid:1")
+        case _:
+            return sdp.replace("m=audio", "m=text")
+
+
+@pytest.mark.parametrize("how", ["bundle", "fingerprint", "ice", "mid", "kind"])
+async def test_a_reconnection_that_cannot_be_answered_does_not_silence_the_call(how: str) -> None:
+    async with pair() as call:
+        again, _ = new_caller()
+        sdp = _spoil(await offer(again), how)
+        with suppress(OfferError):
+            # Whatever aiortc can make of it: no other error, and the call goes on.
+            await call.connection.answer(sdp, restart=True)
+            await again.close()
+            return
+        await again.close()
+        sent = len(call.packets)
+        await eventually(lambda: len(call.packets) > sent + 20)
+
+
+async def test_reconnections_that_never_connect_do_not_hold_the_line_for_ever() -> None:
+    async with pair(Patience(connect_s=0.5, silent_s=0.5, return_s=1.0)) as call:
+        _pull_the_plug(call.caller)
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        callers: list[RTCPeerConnection] = []
+        while call.connection.ended is None and loop.time() - began_s < 12.0:
+            callers.append(new_caller()[0])
+            with suppress(OfferError):
+                await call.connection.answer(await offer(callers[-1]), restart=True)
+            await asyncio.sleep(0.3)
+        assert call.connection.ended is Ended.VANISHED
+        await asyncio.gather(*(caller.close() for caller in callers))
+
+
+async def test_nothing_that_comes_over_the_data_channel_ends_the_call() -> None:
+    async with pair() as call:
+        await eventually(lambda: call.channel.readyState == "open")
+        for text in ("[" * 100_000, "{", "\x00", '{"a":' * 20_000, "ping"):
+            with suppress(ValueError):
+                call.channel.send(text[:60_000])
+        call.channel.send('{"still": "there"}')
+        await eventually(lambda: {"still": "there"} in call.events.log)
+        sent = len(call.packets)
+        await eventually(lambda: len(call.packets) > sent + 20)
+
+
+async def test_any_text_can_be_sent_half_a_surrogate_pair_too() -> None:
+    async with pair() as call:
+        await eventually(lambda: call.channel.readyState == "open")
+        call.connection.send({"text": "\ud83d and \u2028 and é"})
+        await eventually(lambda: bool(call.messages))
+        assert json.loads(call.messages[0]) == {"text": "\ud83d and \u2028 and é"}
+
+
+async def test_a_listener_that_fails_ends_nothing() -> None:
+    class Bad(Events):
+        def lost(self) -> None:
+            raise RuntimeError("a bug of the application")
+
+        ended = message = connected = lost  # type: ignore[assignment]
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a bug of the application")
+
+    connection, good, source = Connection(patience=_QUICK), Events(), Steps()
+    frames: list[object] = []
+
+    def count(*frame: object) -> None:
+        frames.append(frame)
+        fail()
+
+    connection.line.plug(Ends(source, fail, on_frame=count, on_packet=fail))
+    connection.listen(Bad())
+    connection.listen(good)
+    caller, _ = new_caller()
+    sdp = await connection.answer(await offer(caller))
+    await caller.setRemoteDescription(RTCSessionDescription(sdp, "answer"))
+    await eventually(lambda: "connected" in good.log and len(frames) > 20)
+    await connection.close()
+    assert good.log[-1] is Ended.CLOSED
+    await caller.close()
+
+
 @pytest.mark.parametrize("candidate", ["candidate:", "nonsense", "candidate:1 1 udp x 127.0.0.1 9 typ host"])
 async def test_bad_candidates_are_refused(candidate: str) -> None:
     async with pair() as call:
@@ -349,4 +444,23 @@ async def test_candidates_find_their_call() -> None:
             await signalling.candidates(body)
         assert refused.value.status == status
     await signalling.drain(0)
+    await caller.close()
+
+
+async def test_a_call_that_will_not_end_is_awaited_after_it_was_cancelled() -> None:
+    done = asyncio.Event()
+
+    async def stubborn(_: Connection, __: object) -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            await asyncio.sleep(0.1)
+            done.set()
+
+    signalling = Signalling(lambda: Connection(patience=_QUICK), stubborn, 1, end_s=0.1)
+    caller, _ = new_caller()
+    await signalling.offer({"sdp": await offer(caller), "type": "offer"})
+    await signalling.drain(0)
+    assert done.is_set()
+    assert signalling.calls == 0
     await caller.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import av
 import numpy as np
 import pytest
 from aiortc.mediastreams import MediaStreamError
@@ -11,7 +12,7 @@ from aiortc.mediastreams import MediaStreamError
 from tests.conftest import run_virtual
 from voxagent.playout import Frame, Playout
 from voxagent.session import Position
-from voxagent_webrtc.track import FRAME_SAMPLES, RATE, VoiceTrack
+from voxagent_webrtc.track import FRAME_SAMPLES, RATE, OpusEncoder, VoiceTrack
 
 
 class Counter:
@@ -183,3 +184,21 @@ def test_another_rate_is_refused() -> None:
     source.playout = Playout(24000, 20, 80)
     with pytest.raises(ValueError, match="48000 Hz and 20 ms"):
         VoiceTrack(source)
+
+
+def test_silence_is_encoded_once_and_speech_after_it_sounds_as_well() -> None:
+    rng = np.random.default_rng(3)
+    times = np.arange(RATE) / RATE
+    voiced = sum(np.sin(2 * np.pi * 140 * k * times) / k for k in range(1, 30)) * (0.6 + 0.4 * np.sin(18 * times))
+    speech = np.round(6000 * voiced + 30 * rng.standard_normal(RATE)).astype(np.int16)
+    signal = np.concatenate((speech, np.zeros(RATE, np.int16), speech))
+    encoder, decoder = OpusEncoder(), av.CodecContext.create("libopus", "r")
+    decoder.sample_rate, decoder.layout = RATE, "mono"
+    packets = [encoder.encode(frame) for frame in signal.reshape(-1, FRAME_SAMPLES)]
+    assert len(set(packets[60:100])) == 1
+    heard = np.concatenate([f.to_ndarray().ravel() for p in packets for f in decoder.decode(av.Packet(p))])
+    assert np.abs(heard[RATE + 9600 : 2 * RATE]).max() <= 3
+    # What the codec holds back.
+    heard = heard[312:].astype(np.float64)
+    noise = [np.sum((heard[at : at + 40000] - signal[at : at + 40000]) ** 2) for at in (4000, 2 * RATE + 4000)]
+    assert noise[1] < 1.2 * noise[0]

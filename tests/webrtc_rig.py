@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from pipecat.frames.frames import (
-    EndFrame,
-)
+from pipecat.frames.frames import EndFrame, TranscriptionFrame
 from pipecat.pipeline.pipeline import Pipeline
 from pipecat.pipeline.worker import PipelineParams, PipelineWorker
 from pipecat.processors.aggregators.llm_context import LLMContext
@@ -23,6 +21,7 @@ from pipecat.processors.frame_processor import FrameProcessor
 from pipecat.transports.base_transport import TransportParams
 from pipecat.turns.user_stop import SpeechTimeoutUserTurnStopStrategy
 from pipecat.turns.user_turn_strategies import UserTurnStrategies
+from pipecat.utils.time import time_now_iso8601
 from pipecat.workers.runner import WorkerRunner
 
 from tests.conftest import eventually, fake_engine
@@ -126,6 +125,10 @@ class WebCall(Talk):
     engine: Engine
     model: FakeModel
     spoken: list[tuple[str, Any, bool]] = field(default_factory=list)
+
+    async def recognise(self, text: str) -> None:
+        """What a recogniser would have heard."""
+        await self.send(TranscriptionFrame(text, "caller", time_now_iso8601(), finalized=True))
 
     async def until_heard(self, seconds: float) -> None:
         """Waits until so much speech was handed over."""

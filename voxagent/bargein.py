@@ -45,6 +45,7 @@ class Cause(Enum):
     BACKCHANNEL = "backchannel"
     NOISE = "noise"
     BOT_DONE = "bot finished"
+    NO_SAY = "may not interrupt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +179,11 @@ class BargeIn:
     def concede(self) -> Action:
         """The bot has said what it had to say while the caller was speaking: the caller has the floor."""
         return self._climb(Rung.CANCELLED, Action.CANCEL, Cause.BOT_DONE)
+
+    def no_say(self) -> Action | None:
+        """What the bot says now may not be interrupted, or the caller is muted: nothing counts."""
+        self._voice_ms = self._pitched_ms = 0
+        return self._resume(Cause.NO_SAY)
 
     def no_words(self) -> Action | None:
         """The recogniser found no words in what was heard."""

@@ -6,7 +6,7 @@ clocks, sockets or pipelines: audio comes in as it arrives, decisions go out by 
 
 from __future__ import annotations
 
-import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -16,7 +16,7 @@ import numpy as np
 
 from voxagent.bargein import Action, BargeIn, Cause, Rung, Thresholds
 from voxagent.echo import EchoVeto
-from voxagent.pcm import Pcm16, Resampler, to_int16
+from voxagent.pcm import Pcm16, Resampler, power, to_int16
 from voxagent.playout import Frame, Playout
 from voxagent.session import Position
 from voxagent.vad import VoiceActivity, pitched
@@ -29,6 +29,10 @@ _FRAME = RATE * _FRAME_MS // 1000
 _PITCH_FRAMES = 3
 # A bot that is silent for this long has ended its turn, or waits for its language model: the floor is free.
 _GAP_MS = 200
+# A transcript comes 0.3 to 1.5 s after the words, and is about those of the last few seconds.
+_MEMORY_MS = 3000
+# Silence for so long parts what is said into two utterances.
+_BETWEEN_WORDS_MS = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,15 @@ class Verdict(Enum):
     ECHO = "echo"
 
 
+class _Sound(Enum):
+    """What one frame of the caller's audio held."""
+
+    NOTHING = "nothing"
+    OWN = "our own echo"
+    OVER = "the caller's voice over the bot's"
+    ALONE = "the caller's voice, and no bot"
+
+
 class Bot(Protocol):
     """What a floor needs of the bot's voice: `voxagent.output.VoiceOutput`, or a pipeline's playhead."""
 
@@ -158,9 +171,10 @@ class Floor:
         self._ladder = self._new_ladder()
         self._rest = np.zeros(0, np.int16)
         self._recent = np.zeros(_FRAME * _PITCH_FRAMES, np.int16)
-        self._quiet = 32768 * 10 ** (self.policy.quiet_dbfs / 20)
+        self._quiet = 10 ** (self.policy.quiet_dbfs / 10)
         self._speaking = False
-        self._over_ms = self._gap_ms = 0
+        self._gap_ms = 0
+        self._sounds: deque[_Sound] = deque(maxlen=_MEMORY_MS // _FRAME_MS)
 
     # --- what is heard -------------------------------------------------------------------------------------------
 
@@ -186,12 +200,14 @@ class Floor:
 
     def _hear_frame(self, frame: Pcm16) -> Pcm16:
         self._recent = np.concatenate((self._recent, frame))[-len(self._recent) :]
-        loud = math.sqrt(float(np.mean(frame.astype(np.float32) ** 2))) > self._quiet
+        loud = power(frame) > self._quiet
         own = self._echo is not None and self._echo.heard(frame)
         self.voice = self._activity.push(frame)[0] and loud and not own
         self._watch_bot()
-        if self._speaking and self.enabled and self._bot.interruptible:
-            self._over_ms += _FRAME_MS * self.voice
+        self._remember(own)
+        if not (self.enabled and self._bot.interruptible):
+            self._act(self._ladder.no_say())
+        elif self._speaking:
             pitch = self.voice and pitched(self._recent, RATE)
             self._act(self._ladder.frame(self.voice, _FRAME_MS, pitch))
         return np.zeros_like(frame) if own and self._ladder.rung is Rung.CLEAR else frame
@@ -202,12 +218,12 @@ class Floor:
         Returns:
             What the transcript is.
         """
-        if not self._speaking and not self._over_ms:
-            return Verdict.TURN
-        if self._echo is not None and not self._over_ms:
+        over, alone = self._last_said()
+        if self._echo is not None and not over and not alone and (self._speaking or _Sound.OWN in self._sounds):
             # The veto let nothing of it pass: the recogniser heard the bot.
             return Verdict.ECHO
-        if self._ladder.rung is not Rung.CANCELLED and self._ladder.kind(transcript) is Cause.BACKCHANNEL:
+        backchannel = self._ladder.kind(transcript) is Cause.BACKCHANNEL
+        if backchannel and over > alone and self._ladder.rung is not Rung.CANCELLED:
             self._act(self._ladder.words(transcript))
             return Verdict.BACKCHANNEL
         if self._speaking and self._bot.interruptible:
@@ -241,8 +257,24 @@ class Floor:
                 else:
                     self._release()
 
+    def _remember(self, own: bool) -> None:
+        if self.voice:
+            self._sounds.append(_Sound.OVER if self._speaking else _Sound.ALONE)
+        else:
+            self._sounds.append(_Sound.OWN if own else _Sound.NOTHING)
+
+    def _last_said(self) -> tuple[int, int]:
+        """Of the caller's last words: how many frames sounded over the bot, and how many while it was silent."""
+        over = alone = silent_ms = 0
+        for sound in reversed(self._sounds):
+            over += sound is _Sound.OVER
+            alone += sound is _Sound.ALONE
+            silent_ms = 0 if sound in (_Sound.OVER, _Sound.ALONE) else silent_ms + _FRAME_MS
+            if (over or alone) and silent_ms >= _BETWEEN_WORDS_MS:
+                break
+        return over, alone
+
     def _start_over(self) -> None:
-        self._over_ms = 0
         self._ladder = self._new_ladder()
         self._release()
 

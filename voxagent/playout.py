@@ -56,6 +56,8 @@ class Playout:
         self.frame_samples = sample_rate * frame_ms // 1000
         self.generation = 0
         self.turn_samples = 0
+        self.held = False
+        """Nothing is handed over, whoever has the floor: set while there is nobody at the other end."""
         self._headroom = int(sample_rate * headroom_ms / 1000)
         self._fade = max(1, int(sample_rate * fade_ms / 1000))
         self._blocks: deque[Pcm] = deque()
@@ -162,14 +164,15 @@ class Playout:
         wanted = self.frame_samples
         tail, self._tail = self._tail[:wanted], self._tail[wanted:]
         space = wanted - len(tail)
-        speech = np.zeros(0, np.float32) if self._paused else self._take(min(space, self._buffered))
+        waits = self._paused or self.held
+        speech = np.zeros(0, np.float32) if waits else self._take(min(space, self._buffered))
         starts = self._silent and len(speech) > 0
         speech = self._levelled(speech, ramp_in=starts)
         missing = space - len(speech)
         if len(speech):
             self._remember(speech)
             self._silent = False
-        runs_dry = bool(missing) and self._live and not self._paused
+        runs_dry = bool(missing) and self._live and not waits
         if runs_dry:
             self._underrun_samples += missing
             if not self._silent:

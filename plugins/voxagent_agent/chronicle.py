@@ -300,7 +300,9 @@ class Chronicle(BaseObserver):
         self._record.note("llm", event="request")
         messages: list[Any] = list(frame.context.messages)
         for message in messages[self._progress.spoken_over :]:
-            self._record.note("context", role=str(message["role"]), text=str(message.get("content")))
+            # Others are for one language model's adapter alone, and may hold anything.
+            if isinstance(message, dict):
+                self._record.note("context", role=str(message.get("role")), text=str(message.get("content")))
         self._progress.spoken_over = len(messages)
 
     def note_user_turn(self, event: str, text: str = "") -> None:

@@ -39,6 +39,7 @@ from voxagent.record import CallRecord
 from voxagent_agent.chronicle import Chronicle
 from voxagent_agent.llm import language_model
 from voxagent_agent.settings import AgentSettings
+from voxagent_pipecat.recogniser import RecogniserLease
 from voxagent_pipecat.service import VoxAgentTTSService
 from voxagent_pipecat.settings import VoxAgentTTSSettings
 from voxagent_pipecat.truth import HeardContext
@@ -52,6 +53,8 @@ _SPOKEN_HZ = 48000
 # How long a caller may trail off in mid-sentence before it is answered all the same. Pipecat waits 3 s.
 _TRAIL_OFF_S = 1.8
 _LONGEST_QUESTION = 2000
+# For the last sentence, when a call is at its longest.
+_GOODBYE_S = 30.0
 
 
 class _SharedSmartTurn(LocalSmartTurnAnalyzerV3):
@@ -77,6 +80,7 @@ class Agent:
         self._settings = settings
         self._engine = Engine(model_load(settings.model))
         self._turns: LocalSmartTurnAnalyzerV3 | None = None
+        self._ears: RecogniserLease | None = None
 
     async def start(self) -> None:
         """Loads what the calls share.
@@ -91,10 +95,12 @@ class Agent:
         voice = await self._engine.load_voice(self._settings.voice)
         await self._warm_up(voice.language)
         self._turns = LocalSmartTurnAnalyzerV3()
-        await EmbeddedSTTService.warm_up(cpu_threads=self._settings.stt_threads)
+        self._ears = await EmbeddedSTTService.warm_up(cpu_threads=self._settings.stt_threads)
 
     async def aclose(self) -> None:
         """Frees everything."""
+        if self._ears is not None:
+            self._ears.release()
         await self._engine.aclose()
 
     async def _warm_up(self, language: str | None) -> None:
@@ -213,10 +219,14 @@ class _Call:
         self._wire(self._worker)
         runner = WorkerRunner(handle_sigint=False, handle_sigterm=False)
         await runner.add_workers(self._worker)
-        hang_up = asyncio.get_running_loop().call_later(self._settings.max_call_s, self._say_goodbye)
+        loop, longest_s = asyncio.get_running_loop(), self._settings.max_call_s
+        goodbye = loop.call_later(longest_s, self._say_goodbye)
+        # What is still to be said by then is too long for a goodbye.
+        hang_up = loop.call_later(longest_s + _GOODBYE_S, self._hang_up)
         try:
             await runner.run()
         finally:
+            goodbye.cancel()
             hang_up.cancel()
 
     def _wire(self, worker: PipelineWorker) -> None:
@@ -267,3 +277,7 @@ class _Call:
         assert self._worker is not None
         self._transport.peer.send({"type": "voxagent", "event": "bye", "reason": "the call was at its longest"})
         self._goodbye = asyncio.ensure_future(self._worker.queue_frame(EndFrame()))
+
+    def _hang_up(self) -> None:
+        assert self._worker is not None
+        self._goodbye = asyncio.ensure_future(self._worker.cancel())

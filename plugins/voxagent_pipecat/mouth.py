@@ -75,6 +75,7 @@ class Utterance:
         session: None when no session could be opened.
         interruptible: Whether an interruption ends it.
         cut: It was interrupted.
+        cut_short: It was cut, and by no interruption that Pipecat knows of.
         failed: It did not say everything it was given.
         ended: No more text comes, or it was cut.
         finished: The next one may speak.
@@ -96,6 +97,7 @@ class Utterance:
     session: Session | None
     interruptible: bool
     cut: bool = False
+    cut_short: bool = False
     failed: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     finished: asyncio.Event = field(default_factory=asyncio.Event)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
-from pipecat.frames.frames import Frame, SystemFrame, TTSStoppedFrame
+from pipecat.frames.frames import Frame, SystemFrame, TextFrame, TTSStoppedFrame
 from pipecat.processors.frame_processor import FrameDirection
 
 from voxagent.pcm import Pcm, Resampler, to_float32
@@ -39,6 +39,14 @@ class PlayheadListener(Protocol):
         """So much more of a context's audio was handed to the network."""
         ...
 
+    def silenced(self) -> None:
+        """What was on its way was dropped, and no interruption has come to say so."""
+        ...
+
+    def hung_up(self) -> None:
+        """Nobody listens any more: what was not handed over never will be."""
+        ...
+
 
 @dataclass
 class PlayheadFrame(SystemFrame):
@@ -53,11 +61,12 @@ class PlayheadFrame(SystemFrame):
 
 @dataclass(slots=True)
 class _Span:
-    """A stretch of one context's audio, in 48 kHz samples."""
+    """A stretch of one context's audio, in 48 kHz samples; `owed` were announced with it and never came."""
 
     key: str | None
     samples: int
     interruptible: bool
+    owed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +92,8 @@ class Playhead:
         self._entered: deque[_Span] = deque()
         self._spans: deque[_Span] = deque()
         self._due: deque[_Due] = deque()
-        self._written = self._handed = 0
+        self._written = self._handed = self._shift = 0
+        self._fraction = 0.0
         self._resampler: Resampler | None = None
         self._room = asyncio.Event()
         self._ready = asyncio.Event()
@@ -96,6 +106,8 @@ class Playhead:
         """Tells `listener` what is handed over, until `leave`."""
         if listener not in self._listeners:
             self._listeners.append(listener)
+            if self._closed:
+                listener.hung_up()
 
     def leave(self, listener: PlayheadListener) -> None:
         """Tells it no more."""
@@ -106,11 +118,13 @@ class Playhead:
         """Audio of a context is on its way; `write` will bring it, in this order."""
         if self._stale and interruptible:
             return
-        self._entered.append(_Span(key, round(seconds * RATE), interruptible))
+        exact = seconds * RATE + self._fraction
+        self._fraction = exact - round(exact)
+        self._entered.append(_Span(key, round(exact), interruptible))
 
     def mark(self, frame: Frame) -> None:
         """The frame belongs behind everything that is on its way; blocks that wait to be filled come later still."""
-        frame.metadata[_AT] = self._written + sum(span.samples for span in self._entered)
+        frame.metadata[_AT] = self._written + sum(span.samples for span in self._entered) + self._shift
 
     async def write(self, pcm: bytes, sample_rate: int, interruptible: bool) -> bool:
         """Plays a block of 16-bit mono PCM; returns when it is in the playout, False if it will never sound."""
@@ -129,18 +143,41 @@ class Playhead:
         """Releases a frame when everything written so far was handed over."""
         if self._mute and frame.interruptible and not isinstance(frame, SystemFrame):
             return
-        if isinstance(frame, TTSStoppedFrame):
-            self._flush()
-        at_samples = max(self._written, frame.metadata.get(_AT, 0), self._due[-1].at_samples if self._due else 0)
+        at_samples = self._written
+        if _AT in frame.metadata:
+            at_samples = frame.metadata[_AT] - self._shift
+            if isinstance(frame, TTSStoppedFrame) and not self._closed:
+                at_samples = self._settle(at_samples)
+        at_samples = max(self._written, at_samples, self._due[-1].at_samples if self._due else 0)
         self._due.append(_Due(at_samples, frame, direction))
         self._ready.set()
 
-    def _flush(self) -> None:
-        """The stretch of speech ends here: nothing may stay behind in the resampler."""
+    def _settle(self, at_samples: int) -> int:
+        """A stretch of speech ends here: everything of it that will ever be written was.
+
+        Resamplers owe and give a few samples more or less than the lengths that were announced. What follows must wait
+        for no sample that does not come.
+        """
         if self._resampler is not None and len(tail := self._resampler.flush()):
             self._place(len(tail))
             self.playout.push(tail, self._generation)
             self._written += len(tail)
+        missing = at_samples - self._written
+        self._shift += missing
+        if missing < 0 and self._entered:
+            self._entered[0].samples -= missing
+        while missing > 0 and self._entered:
+            head = self._entered[0]
+            taken = min(missing, head.samples)
+            head.samples, missing = head.samples - taken, missing - taken
+            if not head.samples:
+                self._entered.popleft()
+            if self._spans:
+                self._spans[-1].owed += taken
+            else:
+                self._tell(head.key, taken)
+        self._due = deque(replace(one, at_samples=min(one.at_samples, self._written)) for one in self._due)
+        return self._written
 
     # --- what is played ------------------------------------------------------------------------------------------
 
@@ -183,17 +220,23 @@ class Playhead:
             How much was handed over since the last silence, or None when nothing was cut.
         """
         self._stale = self._mute = True
+        before = sum(span.samples for span in self._entered)
         self._entered = deque(span for span in self._entered if not span.interruptible)
+        self._shift += before - sum(span.samples for span in self._entered)
         self._room.set()
-        if not self.interruptible:
-            return None
-        position = Position(self.playout.interrupt(), RATE)
-        self._generation = self.playout.begin()
-        self._spans.clear()
-        self._written = self._handed
-        if self._resampler is not None:
-            self._resampler.flush()
         self._ready.set()
+        position = None
+        if self.interruptible:
+            position = Position(self.playout.interrupt(), RATE)
+            self._generation = self.playout.begin()
+            self._spans.clear()
+            self._shift += self._written - self._handed
+            self._written = self._handed
+            if self._resampler is not None:
+                self._resampler.flush()
+        self._due = deque(one for one in self._due if one.at_samples <= self._handed or _survives(one.frame))
+        if position is not None:
+            self._due = deque(replace(one, at_samples=min(one.at_samples, self._handed)) for one in self._due)
         return position
 
     def renew(self) -> None:
@@ -204,27 +247,36 @@ class Playhead:
         """Everything that entered before the interruption has been refused: what is written from now on is new."""
         self._stale = self._mute = False
 
+    def go_on(self) -> None:
+        """The interruption was swallowed on its way: whose speech it cut learns of it here."""
+        self.reopen()
+        for listener in list(self._listeners):
+            listener.silenced()
+
+    def hold(self, held: bool) -> None:
+        """While the peer is lost nothing is handed over: what it did not hear would count as heard."""
+        self.playout.held = held
+
     def close(self) -> None:
         """Nobody pulls any more: whoever waits is let go."""
+        if self._closed:
+            return
         self._closed = True
         self._room.set()
         self._ready.set()
+        for listener in list(self._listeners):
+            listener.hung_up()
 
     # --- frames that follow --------------------------------------------------------------------------------------
 
     def take_due(self) -> list[tuple[Frame, FrameDirection]]:
-        """The frames whose audio was handed over, in order."""
+        """The frames whose audio was handed over, in order; at the end of the call the others too, but words."""
         due: list[tuple[Frame, FrameDirection]] = []
         while self._due and (self._due[0].at_samples <= self._handed or self._closed):
             one = self._due.popleft()
-            due.append((one.frame, one.direction))
+            if one.at_samples <= self._handed or not isinstance(one.frame, TextFrame):
+                due.append((one.frame, one.direction))
         return due
-
-    def take_cut(self) -> list[tuple[Frame, FrameDirection]]:
-        """After an interruption: what survives of the frames that waited for audio nobody will hear."""
-        survivors = [one for one in self._due if isinstance(one.frame, SystemFrame) or not one.frame.interruptible]
-        self._due.clear()
-        return [(one.frame, one.direction) for one in survivors]
 
     async def wait_due(self) -> None:
         """Waits until there may be something to take."""
@@ -261,13 +313,20 @@ class Playhead:
         while samples and self._spans:
             head = self._spans[0]
             taken = min(samples, head.samples)
-            if head.key is not None:
-                for listener in self._listeners:
-                    listener.handed(head.key, taken / RATE)
-            if taken == head.samples:
+            head.samples, samples = head.samples - taken, samples - taken
+            self._tell(head.key, taken)
+            if not head.samples:
+                self._tell(head.key, head.owed)
                 self._spans.popleft()
-            else:
-                head.samples -= taken
-            samples -= taken
         if (self._due and self._due[0].at_samples <= self._handed) or self.drained:
             self._ready.set()
+
+    def _tell(self, key: str | None, samples: int) -> None:
+        if key is not None and samples:
+            for listener in self._listeners:
+                listener.handed(key, samples / RATE)
+
+
+def _survives(frame: Frame) -> bool:
+    """Whether a frame that waits for audio outlives the interruption that cut the audio."""
+    return isinstance(frame, SystemFrame) or not frame.interruptible

@@ -111,6 +111,7 @@ class Recogniser:
         self._pool = ThreadPoolExecutor(max_workers=source.workers, thread_name_prefix="voxagent-recogniser")
         self._model: Any = None
         self._tokenizer: Any = None
+        self._asked: set[Future[str]] = set()
         self.loaded: Future[None] = self._pool.submit(self._load)
         """Done when the model can be used; holds the ValueError if it cannot."""
 
@@ -120,7 +121,15 @@ class Recogniser:
         Returns:
             The words, empty when there are none. Cancelling it works until a thread has begun with it.
         """
-        return self._pool.submit(self._transcribe, pcm)
+        future = self._pool.submit(self._transcribe, pcm)
+        self._asked.add(future)
+        future.add_done_callback(self._asked.discard)
+        return future
+
+    @property
+    def idle(self) -> bool:
+        """Whether a thread is free: a guess would make nobody wait."""
+        return len(self._asked) < self._source.workers
 
     def close(self) -> None:
         """Frees the model. A recognition in progress ends first; nobody waits for it."""

@@ -96,6 +96,7 @@ class Speaker:
         self._utterances: dict[str, Utterance] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._turns = self._cuts = self._failures = 0
+        self._alone = False
 
     def observe(self, observers: list[SpeechObserver]) -> None:
         """Tells the observers, those that are added later too."""
@@ -115,6 +116,15 @@ class Speaker:
         if key in self._utterances:
             self._mouth.sounded(seconds)
             self._mouth.note_heard(self._utterances[key])
+
+    def hung_up(self) -> None:
+        """Nobody listens any more: what has not sounded never will, and text to come goes unspoken."""
+        self._alone = True
+        self._cut_short(list(self._utterances.values()))
+
+    def silenced(self) -> None:
+        """What was on its way was dropped, and no interruption has come to say so."""
+        self._cut_short([utterance for utterance in self._utterances.values() if utterance.interruptible])
 
     def stats(self, stale_texts: int) -> SpeechStats:
         """The counters so far."""
@@ -139,7 +149,7 @@ class Speaker:
 
     def prepare(self, key: str, interruptible: bool) -> None:
         """Opens a session before there is text. An error can wait until there is: it may have passed by then."""
-        if key not in self._utterances:
+        if key not in self._utterances and not self._alone:
             try:
                 self._open(key, interruptible)
             except _OPENING_ERRORS:
@@ -149,12 +159,13 @@ class Speaker:
         """The utterance of a context; without a session when none can be opened."""
         if key in self._utterances:
             return self._utterances[key]
-        try:
-            return self._open(key, interruptible)
-        except _OPENING_ERRORS as error:
-            await self._contexts.report(error, dead=isinstance(error, (ModelError, SessionStateError)))
-            failed = self._utterances[key] = Utterance(key, None, interruptible, failed=True)
-            return failed
+        if not self._alone:
+            try:
+                return self._open(key, interruptible)
+            except _OPENING_ERRORS as error:
+                await self._contexts.report(error, dead=isinstance(error, (ModelError, SessionStateError)))
+        failed = self._utterances[key] = Utterance(key, None, interruptible, failed=True)
+        return failed
 
     async def say(self, utterance: Utterance, text: str, *, flush: bool) -> None:
         """Speaks text; with `flush` at once, otherwise when `end_input` tells that it was the last."""
@@ -248,6 +259,8 @@ class Speaker:
             # The text still to come goes unspoken; the context stays until then, so that nothing overtakes it.
             await utterance.ended.wait()
         if utterance.cut:
+            if utterance.cut_short:
+                await self._contexts.end_context(utterance.key, unspoken=True)
             await self._mouth.pass_on(utterance)
             return
         self._failures += utterance.failed
@@ -257,6 +270,17 @@ class Speaker:
         await self._mouth.silence(utterance)
         if not utterance.cut and (spoken := self._over(utterance, interrupted=False)) is not None:
             await self._contexts.tell(spoken)
+
+    def _cut_short(self, utterances: list[Utterance]) -> None:
+        """Cuts what no interruption cuts: the contexts are ours to end, and the news ours to tell."""
+        for utterance in utterances:
+            utterance.cut_short = True
+        if spoken := self.cut([utterance.key for utterance in utterances]):
+            self._contexts.create_task(self._tell(spoken))
+
+    async def _tell(self, spoken: list[Spoken]) -> None:
+        for one in spoken:
+            await self._contexts.tell(one)
 
     def _over(self, utterance: Utterance, *, interrupted: bool) -> Spoken | None:
         self._utterances.pop(utterance.key, None)

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Container
 from dataclasses import dataclass
 
-# What adding and subtracting pieces of a second leaves over.
-_ROUNDING_S = 1e-6
+# What adding and subtracting pieces of a second leaves over, the transport's whole samples included: two at 16 kHz.
+_ROUNDING_S = 1.25e-4
 
 
 @dataclass(slots=True)

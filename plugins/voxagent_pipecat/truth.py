@@ -97,7 +97,7 @@ class HeardContext(FrameProcessor):
         place, corrected = _set_right(messages, start, heard)
         self.corrections += corrected
         if self._notes and heard.unheard:
-            said = " ".join(str(message["content"]) for message in messages[place:] if message["role"] == "user")
+            said = " ".join(str(message["content"]) for message in messages[place:] if _role(message) == "user")
             note = InterruptionNote(heard.heard, heard.partly, heard.unheard, said)
             messages.insert(place, {"role": self._role, "content": note.text()})
         context.set_messages(messages)
@@ -106,7 +106,7 @@ class HeardContext(FrameProcessor):
 def _trailing_users(messages: list[Any]) -> int:
     """Where the caller's messages at the end of the context begin."""
     at = len(messages)
-    while at and messages[at - 1].get("role") == "user":
+    while at and _role(messages[at - 1]) == "user":
         at -= 1
     return at
 
@@ -119,8 +119,8 @@ def _set_right(messages: list[Any], start: int, heard: Heard) -> tuple[int, bool
     """
     whole = _plain(f"{heard.heard} {heard.unheard}")
     for at in range(start, len(messages)):
-        committed = messages[at].get("content")
-        if messages[at].get("role") != "assistant" or not isinstance(committed, str):
+        committed = messages[at].get("content") if _role(messages[at]) == "assistant" else None
+        if not isinstance(committed, str):
             continue
         if _plain(committed) == _plain(heard.heard):
             return at + 1, False
@@ -140,3 +140,8 @@ def _set_right(messages: list[Any], start: int, heard: Heard) -> tuple[int, bool
 
 def _plain(text: str) -> str:
     return " ".join(text.split())
+
+
+def _role(message: object) -> str:
+    """Whose message it is; nobody's when it is one that only some language model's adapter can read."""
+    return str(message.get("role")) if isinstance(message, dict) else ""

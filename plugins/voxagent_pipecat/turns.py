@@ -75,8 +75,8 @@ class BargeInUserTurnStartStrategy(BaseUserTurnStartStrategy):
         verdict = self._floor.judge(frame.text)
         if verdict is Verdict.TURN:
             return await self._start()
-        if isinstance(frame, TranscriptionFrame):
-            # What was let pass must not become part of the caller's next turn.
+        if isinstance(frame, TranscriptionFrame) and not self._turn:
+            # What was let pass must not become part of the caller's next turn; within one it costs nothing.
             await self.trigger_reset_aggregation()
             if verdict is Verdict.BACKCHANNEL:
                 await self.push_frame(UserBackchannelFrame(frame.text, frame.user_id, frame.timestamp))

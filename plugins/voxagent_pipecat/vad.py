@@ -10,7 +10,7 @@ from collections import deque
 import numpy as np
 from pipecat.audio.vad.vad_analyzer import VADAnalyzer, VADParams, VADState
 
-from voxagent.pcm import Pcm16
+from voxagent.pcm import Pcm16, power
 from voxagent.vad import VoiceActivity, pitched
 
 QUIET_DBFS = -55.0
@@ -45,8 +45,7 @@ class Loudness:
 
     def sounds(self, frame: Pcm16) -> bool:
         """Whether the next frame, mono int16, shape (n,), holds more than silence."""
-        power = float(np.mean(frame.astype(np.float32) ** 2)) / 32768**2
-        level = 10 * math.log10(power + 1e-12)
+        level = 10 * math.log10(power(frame) + 1e-12)
         self._loud.append(level)
         self._room.append(level)
         return level > max(self._quiet_dbfs, max(self._loud) - _DECAY_DB, min(self._room) + _OVER_ROOM_DB)

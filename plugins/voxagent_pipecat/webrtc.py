@@ -112,7 +112,7 @@ class VoxAgentWebRTCTransport(BaseTransport):
         self._connection = webrtc_connection
         self._params = params.model_copy(
             update={
-                "audio_out_10ms_chunks": 2,
+                "audio_out_10ms_chunks": 4,
                 "audio_out_end_silence_secs": 0,
                 "audio_out_write_timeout_secs": _NEVER_S,
             }
@@ -181,10 +181,12 @@ class VoxAgentWebRTCTransport(BaseTransport):
 
     def connected(self) -> None:
         """The peer is there, for the first time or again."""
+        self.playhead.hold(False)
         self._input.create_task(self._connected())
 
     def lost(self) -> None:
         """The peer is gone; it may come back."""
+        self.playhead.hold(True)
         self._input.create_task(self._call_event_handler("on_client_lost", self._connection))
 
     def message(self, message: object) -> None:
@@ -350,7 +352,10 @@ class VoiceOutputTransport(BaseOutputTransport):
         if isinstance(frame, InterruptionFrame):
             self._contexts.interrupt(frame)
             self.interrupt_directly(frame)
-            await self._push_due(cut=True)
+            await self._push_due()
+            # What was just pushed would be overtaken where its receiver has not begun to process it.
+            for _ in range(3):
+                await asyncio.sleep(0)
             await super().process_frame(frame, direction)
             await self._close_interruption(frame)
         elif direction is FrameDirection.DOWNSTREAM and self._contexts.hold(frame):
@@ -375,7 +380,13 @@ class VoiceOutputTransport(BaseOutputTransport):
 
     def _note(self, frame: Frame) -> None:
         """Keeps track of whose audio is on its way, the silence that fills up the last block included."""
-        if frame.metadata.get(IN_ORDER):
+        if isinstance(frame, TTSStoppedFrame):
+            padding = -self._pending_bytes % self.audio_chunk_size
+            self._pending_bytes = 0
+            if padding:
+                self._playhead.enter(None, padding / 2 / self.sample_rate, frame.interruptible)
+            self._playhead.mark(frame)
+        elif frame.metadata.get(IN_ORDER):
             frame.pts = None
             self._playhead.mark(frame)
         elif isinstance(frame, OutputAudioRawFrame):
@@ -383,11 +394,6 @@ class VoiceOutputTransport(BaseOutputTransport):
             samples = len(frame.audio) // 2 // frame.num_channels
             self._playhead.enter(key, samples / frame.sample_rate, frame.interruptible)
             self._pending_bytes += round(samples * self.sample_rate / frame.sample_rate) * 2
-        elif isinstance(frame, TTSStoppedFrame):
-            padding = -self._pending_bytes % self.audio_chunk_size
-            self._pending_bytes = 0
-            if padding:
-                self._playhead.enter(None, padding / 2 / self.sample_rate, frame.interruptible)
 
     async def write_audio_frame(self, frame: OutputAudioRawFrame) -> bool:
         """Plays a block; returns when there is room for the next one."""
@@ -410,7 +416,7 @@ class VoiceOutputTransport(BaseOutputTransport):
         """The track was silenced: unless the pipeline confirms that, the bot may speak again after a while."""
         self._forget_swallowed()
         loop = asyncio.get_running_loop()
-        self._swallowed = loop.call_later(_SWALLOWED_S, self._playhead.reopen)
+        self._swallowed = loop.call_later(_SWALLOWED_S, self._playhead.go_on)
 
     async def _close_interruption(self, frame: InterruptionFrame) -> None:
         self._done = [*self._done, frame.id, *filter(None, (frame.broadcast_sibling_id,))][-_REMEMBERED:]
@@ -438,14 +444,7 @@ class VoiceOutputTransport(BaseOutputTransport):
             await self._playhead.wait_due()
             await self._push_due()
 
-    async def _push_due(self, *, cut: bool = False) -> None:
+    async def _push_due(self) -> None:
         async with self._release_lock:
-            due = self._playhead.take_due()
-            if cut:
-                due += self._playhead.take_cut()
-            for frame, direction in due:
+            for frame, direction in self._playhead.take_due():
                 await super().push_frame(frame, direction)
-        if cut:
-            # An interruption overtakes whatever its receiver has not begun to process.
-            for _ in range(3):
-                await asyncio.sleep(0)

@@ -77,7 +77,7 @@ class EmbeddedSTTService(SegmentedSTTService):
     """Recognises English, offline.
 
     It begins 80 ms after the last sound, before the detector has called the speech ended; if the caller goes on, what
-    it found is thrown away. Calls share one model; each has at most one such guess under way.
+    it found is thrown away. Calls share one model, and such guesses only its idle time.
 
     Event handlers:
         on_no_words: (service) when what was heard held no words.
@@ -109,7 +109,6 @@ class EmbeddedSTTService(SegmentedSTTService):
         self._unheard = b""
         self._silent_ms = self._sound_ms = 0
         self._guess: _Guess | None = None
-        self._last_guess: Future[str] | None = None
         self._pieces: list[Future[str]] = []
         self._ended: deque[list[Future[str]]] = deque()
         self._register_event_handler("on_no_words")
@@ -194,12 +193,11 @@ class EmbeddedSTTService(SegmentedSTTService):
             self._forget_guess()
 
     def _foresee(self) -> None:
-        """Begins with what there is, unless that is done, or the one before still runs."""
-        busy = self._last_guess is not None and not self._last_guess.done()
-        if self._silent_ms >= _GUESS_AFTER_MS and self._guess is None and not busy and self.is_usable:
+        """Begins with what there is, unless that is done, or a caller whose words are certain would have to wait."""
+        assert self._recogniser is not None, "setup comes first"
+        if self._silent_ms >= _GUESS_AFTER_MS and self._guess is None and self._recogniser.idle and self.is_usable:
             self._stats = replace(self._stats, guesses=self._stats.guesses + 1)
-            self._last_guess = self._submit(bytes(self._audio_buffer))
-            self._guess = _Guess(len(self._audio_buffer), self._last_guess)
+            self._guess = _Guess(len(self._audio_buffer), self._submit(bytes(self._audio_buffer)))
 
     def _cut(self) -> None:
         """Recognises the beginning of speech that goes on for longer than one pass takes."""

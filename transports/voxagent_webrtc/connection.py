@@ -10,7 +10,8 @@ import asyncio
 import json
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
@@ -26,7 +27,7 @@ from aiortc import (
 from aiortc.exceptions import InternalError, InvalidAccessError, InvalidStateError, OperationError
 from aiortc.sdp import candidate_from_sdp
 
-from voxagent_webrtc.line import AudioLine, packets_received
+from voxagent_webrtc.line import AudioLine, audio_of, packets_received
 
 _log = logging.getLogger(__name__)
 
@@ -98,6 +99,7 @@ class _Peer:
 class _State:
     listeners: list[Listener] = field(default_factory=list)
     ended: Ended | None = None
+    met: bool = False
     lost: bool = False
 
 
@@ -154,11 +156,14 @@ class Connection:
             peer = self._peer
             if peer is not None and not restart:
                 return await self._negotiate(peer.pc, sdp)
-            fresh = _Peer(self._new_pc(), heard_at_s=asyncio.get_running_loop().time())
+            now_s = asyncio.get_running_loop().time()
+            # The wait goes on where it was: offers that never connect must not hold the line for ever.
+            fresh = _Peer(self._new_pc(), heard_at_s=peer.heard_at_s if peer is not None else now_s)
+            self._state.met = self._state.met or (peer is not None and peer.connected)
             try:
                 answer = await self._negotiate(fresh.pc, sdp)
             except BaseException:
-                await fresh.pc.close()
+                await _shut(fresh.pc)
                 raise
             self._peer = fresh
             if peer is not None:
@@ -188,7 +193,8 @@ class Connection:
 
     def send(self, message: object) -> None:
         """Sends JSON over the data channel; what comes before it is open waits, up to 50 messages."""
-        text = json.dumps(message, ensure_ascii=False)
+        # In ASCII: half a surrogate pair, which a language model may well send, has no UTF-8.
+        text = json.dumps(message)
         channel = self._peer.channel if self._peer is not None else None
         if channel is not None and channel.readyState == "open":
             channel.send(text)
@@ -211,20 +217,16 @@ class Connection:
         return pc
 
     async def _negotiate(self, pc: RTCPeerConnection, sdp: str) -> str:
-        try:
+        with _refusals():
             await pc.setRemoteDescription(RTCSessionDescription(sdp, "offer"))
-        except OperationError as error:
-            raise OfferError(f"no codec in common ({error}): offer Opus, G.722, PCMU or PCMA") from error
-        except (InvalidStateError, InvalidAccessError, InternalError) as error:
-            raise OfferError(f"the offer does not fit this call: {error}") from error
-        except (AssertionError, LookupError, AttributeError, TypeError, ValueError) as error:
-            # aiortc's parser takes well-formed SDP for granted.
-            raise OfferError("malformed SDP: it is no WebRTC offer") from error
         try:
-            self.line.attach(pc)
+            audio_of(pc)
         except ValueError as error:
             raise OfferError(str(error)) from error
-        await pc.setLocalDescription(await pc.createAnswer())
+        with _refusals():
+            await pc.setLocalDescription(await pc.createAnswer())
+        # Last: until here a call in progress is as it was.
+        self.line.attach(pc)
         return str(pc.localDescription.sdp)
 
     def _take_channel(self, pc: RTCPeerConnection, channel: RTCDataChannel) -> None:
@@ -242,7 +244,7 @@ class Connection:
             return
         try:
             message = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             _log.debug("a message that is no JSON was ignored")
             return
         self._tell(lambda listener: listener.message(message))
@@ -278,11 +280,15 @@ class Connection:
         elif peer.connected and not self._state.lost and silent_s > self._patience.silent_s:
             self._state.lost = True
             self._tell(lambda listener: listener.lost())
-        elif self._state.lost and silent_s > self._patience.silent_s + self._patience.return_s:
-            return Ended.VANISHED
-        elif not peer.connected and silent_s > self._patience.connect_s:
-            return Ended.VANISHED if self._state.lost else Ended.NEVER_CONNECTED
+        elif silent_s > self._longest_silence_s(peer):
+            return Ended.VANISHED if peer.connected or self._state.met else Ended.NEVER_CONNECTED
         return None
+
+    def _longest_silence_s(self, peer: _Peer) -> float:
+        back_s = self._patience.silent_s + self._patience.return_s
+        if peer.connected:
+            return back_s
+        return self._patience.connect_s + (back_s if self._state.met else 0.0)
 
     async def _close(self, reason: Ended) -> None:
         if self._state.ended is not None:
@@ -291,16 +297,35 @@ class Connection:
         if self._watch is not None:
             self._watch.cancel()
         self.line.detach()
-        async with self._lock:
-            if self._peer is not None:
-                await _close(self._peer)
-        self._tell(lambda listener: listener.ended(reason))
-        self._state.listeners.clear()
-        self._waiting.clear()
+        try:
+            async with self._lock:
+                if self._peer is not None:
+                    await _close(self._peer)
+        finally:
+            self._tell(lambda listener: listener.ended(reason))
+            self._state.listeners.clear()
+            self._waiting.clear()
 
     def _tell(self, say: Callable[[Listener], None]) -> None:
         for listener in list(self._state.listeners):
-            say(listener)
+            try:
+                say(listener)
+            except Exception:
+                # The others, and the watch over the call, have nothing to do with it.
+                _log.exception("a listener of the connection failed")
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Says in words what aiortc has against an offer. It takes well-formed SDP for granted, also when it answers."""
+    try:
+        yield
+    except OperationError as error:
+        raise OfferError(f"no codec in common ({error}): offer Opus, G.722, PCMU or PCMA") from error
+    except (InvalidStateError, InvalidAccessError, InternalError) as error:
+        raise OfferError(f"the offer does not fit this call: {error}") from error
+    except (AssertionError, LookupError, AttributeError, TypeError, ValueError) as error:
+        raise OfferError("malformed SDP: it is no WebRTC offer") from error
 
 
 def _packets_received(pc: RTCPeerConnection) -> int:
@@ -314,5 +339,13 @@ def _hung_up(pc: RTCPeerConnection) -> bool:
 
 async def _close(peer: _Peer) -> None:
     peer.pc.remove_all_listeners()
-    await peer.pc.close()
+    await _shut(peer.pc)
     peer.channel = None
+
+
+async def _shut(pc: RTCPeerConnection) -> None:
+    try:
+        await pc.close()
+    except AttributeError:
+        # aiortc stumbles over the transports that a refused offer never got.
+        _log.debug("a connection that was never answered was closed", exc_info=True)

@@ -7,6 +7,7 @@ that depends on aiortc's private names is in this module.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -18,6 +19,8 @@ from voxagent.pcm import Pcm16
 from voxagent.playout import Frame
 from voxagent_webrtc.ear import Ear, EarStats, Packet
 from voxagent_webrtc.track import OpusEncoder, Source, TrackStats, VoiceTrack
+
+_log = logging.getLogger(__name__)
 
 _CODECS = "_RTCRtpReceiver__codecs"
 _JITTER_BUFFER = "_RTCRtpReceiver__jitter_buffer"
@@ -39,6 +42,19 @@ class SentPacket:
     sequence_number: int
     bytes: int
     marker: bool
+
+
+def audio_of(pc: RTCPeerConnection) -> RTCRtpTransceiver:
+    """The first audio transceiver that the peer offered, from now on in both directions.
+
+    Raises:
+        ValueError: It offered none.
+    """
+    transceiver = next((t for t in pc.getTransceivers() if t.kind == "audio"), None)
+    if transceiver is None:
+        raise ValueError("the offer has no audio: add an audio track or transceiver to it")
+    transceiver.direction = "sendrecv"
+    return transceiver
 
 
 class PacketSink(Protocol):
@@ -86,6 +102,19 @@ class Ends:
     on_packet: Callable[[SentPacket], None] | None = None
 
 
+def _guarded(callback: Callable[..., None] | None) -> Callable[..., None]:
+    """A callback whose errors do not reach the tasks that send and receive: aiortc would end them."""
+
+    def call(*arguments: object) -> None:
+        if callback is not None:
+            try:
+                callback(*arguments)
+            except Exception:
+                _log.exception("a listener of the audio failed")
+
+    return call
+
+
 class AudioLine:
     """Plays a source to the peer, and hears the peer. Silent and deaf until something is plugged in."""
 
@@ -106,27 +135,24 @@ class AudioLine:
         return self._ear.stats if self._ear is not None else None
 
     def plug(self, ends: Ends) -> None:
-        """Connects the call to what speaks and listens."""
+        """Connects the call to what speaks and listens. An error of theirs is logged, and ends nothing."""
+        ends = Ends(ends.source, _guarded(ends.on_audio), _guarded(ends.on_frame), _guarded(ends.on_packet))
         self._ends = ends
         if self._transceiver is not None:
             self._speak(self._transceiver, ends)
 
     def attach(self, pc: RTCPeerConnection) -> None:
-        """Takes over the first audio transceiver of a connection; the one before falls silent.
+        """Takes over the audio of a connection whose offer was answered; the one before falls silent.
 
-        Call it when the remote description is set. May be called again for the same connection.
+        May be called again for the same connection.
 
         Raises:
             ValueError: The peer offered no audio.
         """
-        transceiver = next((t for t in pc.getTransceivers() if t.kind == "audio"), None)
-        if transceiver is None:
-            raise ValueError("the offer has no audio: add an audio track or transceiver to it")
-        transceiver.direction = "sendrecv"
-        self._transceiver = transceiver
-        self._listen(transceiver)
+        self._transceiver = audio_of(pc)
+        self._listen(self._transceiver)
         if self._ends is not None:
-            self._speak(transceiver, self._ends)
+            self._speak(self._transceiver, self._ends)
 
     def detach(self) -> None:
         """Falls silent and deaf; the source keeps what it has not said."""

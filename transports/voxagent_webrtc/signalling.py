@@ -70,15 +70,24 @@ class Signalling:
         on_call: Runs the call, from the answer to its end; the connection is closed when it returns.
         limit: Calls at once.
         retry_after_s: What a caller is told when there are as many.
+        end_s: What a closed call gets to come to its end before it is cancelled.
     """
 
-    def __init__(self, connect: Callable[[], Connection], on_call: OnCall, limit: int, retry_after_s: int = 10) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], Connection],
+        on_call: OnCall,
+        limit: int,
+        retry_after_s: int = 10,
+        end_s: float = 10.0,
+    ) -> None:
         if limit < 1:
             raise ValueError(f"the limit of calls must be at least 1, not {limit}")
         self.limit = limit
         self._connect = connect
         self._on_call = on_call
         self._retry_after_s = retry_after_s
+        self._end_s = end_s
         self._calls: dict[str, Connection] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._draining = False
@@ -132,9 +141,11 @@ class Signalling:
             await asyncio.wait(self._tasks, timeout=patience_s)
         await asyncio.gather(*(call.close() for call in list(self._calls.values())))
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=10)
-        for task in self._tasks:
+            await asyncio.wait(self._tasks, timeout=self._end_s)
+        left = list(self._tasks)
+        for task in left:
             task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
     async def _admit(self, offer: Offer) -> dict[str, str]:
         if self._draining:
