@@ -28,7 +28,7 @@ Listener: TypeAlias = Callable[[Mapping[str, object]], None]
 KINDS: Mapping[str, str] = {
     "start": "call, version, started_at (ISO wall time), clock_s (clock at t = 0), preset, model, voice, sample_rate",
     "token": "turn, text: a piece of text from the LLM",
-    "phrase": "turn, text, reason: what went to the model at once, and why it was cut there",
+    "phrase": "turn, text, reason, seed: what went to the model at once, why it was cut there, and the noise it got",
     "chunk": "turn, start_sample, samples, sample_rate, made_ms: audio made; it took made_ms and ended at t",
     "user_voice": "on: an edge of the caller's voice activity",
     "transcript": "text, final, ms: what the caller said, and how long recognising took",

@@ -193,6 +193,11 @@ class Session:
             self._submit(self._splitter.poll(self._loop.time(), self.runway_s))
 
     @property
+    def seed(self) -> int:
+        """Of its noise: another session with it says the same phrases the same way, to the sample."""
+        return self._job.seed
+
+    @property
     def runway_s(self) -> float:
         """Seconds of speech still to be played, phrases that wait for the model included (estimated)."""
         unmade_s = self._rest_s + sum(self._sent)

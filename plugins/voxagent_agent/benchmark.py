@@ -23,10 +23,11 @@ import numpy as np
 from voxagent.benchmarks.figures import machine, spread
 from voxagent.engine import Engine
 from voxagent.models import model_load
+from voxagent.pcm import Pcm, resample, to_float32, to_int16
 from voxagent.record import Event, read_record
 from voxagent_agent.sounds import BACKCHANNELS, PHRASES, STOPS, Clip, noises, real_speech, spoken
 from voxagent_webrtc.caller import Caller
-from voxagent_webrtc.plot import Recording
+from voxagent_webrtc.plot import RATE, Recording
 
 Progress = Callable[[str], None]
 
@@ -101,14 +102,27 @@ class AgentProcess:
 async def measure(extent: Extent, progress: Progress) -> dict[str, Any]:
     """Runs everything; returns the figures."""
     figures: dict[str, Any] = {"machine": machine()}
+    async with _voice() as voice:
+        await _everything(extent, progress, voice, figures)
+    figures["load_after"] = machine()["load_1m"]
+    return figures
+
+
+@asynccontextmanager
+async def _voice() -> AsyncIterator[Engine]:
+    """The embedded voice: speaks for the caller, and says again what the agent said."""
     engine = Engine(model_load("piper"))
     await engine.start()
     try:
-        (question,) = await spoken(engine, [_QUESTION])
-        phrases, stops = await spoken(engine, PHRASES), await spoken(engine, STOPS)
-        backchannels = await spoken(engine, BACKCHANNELS)
+        yield engine
     finally:
         await engine.aclose()
+
+
+async def _everything(extent: Extent, progress: Progress, voice: Engine, figures: dict[str, Any]) -> None:
+    (question,) = await spoken(voice, [_QUESTION])
+    phrases, stops = await spoken(voice, PHRASES), await spoken(voice, STOPS)
+    backchannels = await spoken(voice, BACKCHANNELS)
     speech = real_speech() or phrases
     figures["caller"] = "real speech" if speech is not phrases else "the embedded voice"
     async with agent_process() as agent:
@@ -121,14 +135,12 @@ async def measure(extent: Extent, progress: Progress) -> dict[str, Any]:
         progress(f"{extent.stops} of each stop word")
         figures["stop_words"] = await _stop_words(agent, stops, extent.stops)
         progress(f"{extent.cuts} cuts at random points")
-        figures["cuts"] = await _cuts(agent, speech, extent.cuts)
+        figures["cuts"] = await _cuts(agent, speech, extent.cuts, voice)
     progress("continuous speech: idle, one core busy, event loop blocked")
     figures["continuous"] = await _continuous(extent.speech_s)
     async with agent_process() as agent:
         progress(f"{extent.calls} calls one after another")
         figures["calls"] = await _calls(agent, extent.calls)
-    figures["load_after"] = machine()["load_1m"]
-    return figures
 
 
 # --- barge-in ----------------------------------------------------------------------------------------------------
@@ -138,18 +150,23 @@ async def _barge_ins(agent: AgentProcess, question: Clip, speech: Sequence[Clip]
     heard, events = await _conversation(agent, question, speech, count, seed=1)
     figures = _summary([heard])
     figures["decision_to_last_audible_ms"] = spread(_after_decisions(heard, events))
-    parts = [event.fields["parts"] for event in events if event.kind == "latency"]
-    names = parts[0] if parts else {}
-    figures["response_parts_ms"] = {name: round(median(part[name] for part in parts), 1) for name in names}
+    figures["response_parts_ms"] = _parts(events)
     return figures
+
+
+def _parts(events: list[Event]) -> dict[str, float]:
+    """What the response time is made of: medians in ms, by the agent's own record."""
+    parts = [event.fields["parts"] for event in events if event.kind == "latency"]
+    return {name: round(median(part[name] for part in parts), 1) for name in (parts[0] if parts else {})}
 
 
 async def _four_calls(
     agent: AgentProcess, question: Clip, speech: Sequence[Clip], alone: dict[str, Any]
 ) -> dict[str, Any]:
     talks = [_conversation(agent, question, speech, 4, seed=seed) for seed in range(10, 14)]
-    heard = [one for one, _ in await asyncio.gather(*talks)]
-    figures = _summary(heard)
+    found = await asyncio.gather(*talks)
+    figures = _summary([heard for heard, _ in found])
+    figures["response_parts_ms"] = _parts([event for _, events in found for event in events])
     for name in ("onset_to_ducked_ms", "onset_to_silent_ms", "response_ms"):
         one, four = alone[name]["median"], figures[name]["median"]
         figures[f"{name}_ratio"] = round(four / one, 2) if one and four else None
@@ -206,8 +223,7 @@ def _cut(caller: Caller, onset_s: float) -> _Cut:
 
 def _after_decisions(heard: _Heard, events: list[Event]) -> list[float]:
     """From the decision to hold or to end, to the last audible packet, in ms."""
-    start = next(event for event in events if event.kind == "start")
-    origin_s = float(start.fields["clock_s"])
+    origin_s = _origin_s(events)
     decided = [
         origin_s + event.at_s
         for event in events
@@ -219,6 +235,12 @@ def _after_decisions(heard: _Heard, events: list[Event]) -> list[float]:
         if cut.silent_ms is not None and near:
             found.append(1000 * (cut.silent_s - min(near)))
     return found
+
+
+def _origin_s(events: list[Event]) -> float:
+    """When a record begins, on the event loop's clock; processes of one machine share that."""
+    start = next(event for event in events if event.kind == "start")
+    return float(start.fields["clock_s"])
 
 
 def _summary(heard: Sequence[_Heard]) -> dict[str, Any]:
@@ -298,16 +320,19 @@ async def _over_a_reply(caller: Caller, sound: Clip) -> bool:
 # --- words -------------------------------------------------------------------------------------------------------
 
 
-async def _cuts(agent: AgentProcess, speech: Sequence[Clip], count: int) -> dict[str, Any]:
-    """Cuts at random points by four callers at once: words against audio, and audio that should not be there."""
-    each = -(-count // 4)
-    found = await asyncio.gather(*(_random_cuts(agent, speech, each, seed) for seed in range(20, 24)))
-    off = [words for one in found for words in one[0]]
-    stray = [ms for one in found for ms in one[1]]
+async def _cuts(agent: AgentProcess, speech: Sequence[Clip], count: int, voice: Engine) -> dict[str, Any]:
+    """Cuts at random points, two callers at once: words against audio, and audio that should not be there."""
+    each = -(-count // _CUTTERS)
+    seeds = range(20, 20 + _CUTTERS)
+    calls = await asyncio.gather(*(_random_cuts(agent, speech, each, seed) for seed in seeds))
+    cuts = [cut for caller, events in calls for cut in _cut_turns(caller, events)]
+    # Nobody is on the line any more: this takes both cores.
+    played = [await _words_played(voice, cut) for cut in cuts]
+    off = [cut.committed - words for cut, words in zip(cuts, played, strict=True) if words is not None]
     return {
-        "cuts": len(stray),
-        "old_turn_audio_ms": round(sum(stray), 1),
-        "cuts_with_old_audio": sum(ms > 0 for ms in stray),
+        "cuts": len(cuts),
+        "old_turn_audio_ms": round(sum(cut.stray_ms for cut in cuts), 1),
+        "cuts_with_old_audio": sum(cut.stray_ms > 0 for cut in cuts),
         "words_off": spread([float(words) for words in off]),
         "words_off_by_at_most_1": round(sum(abs(words) <= 1 for words in off) / len(off), 3) if off else None,
         "words_claimed_but_not_played": sum(words > 0 for words in off),
@@ -317,7 +342,7 @@ async def _cuts(agent: AgentProcess, speech: Sequence[Clip], count: int) -> dict
 
 async def _random_cuts(
     agent: AgentProcess, speech: Sequence[Clip], count: int, seed: int
-) -> tuple[list[int], list[float]]:
+) -> tuple[Caller, list[Event]]:
     rng, loop = random.Random(seed), asyncio.get_running_loop()
     async with await Caller.connect(agent.url) as caller:
         await _settled(caller)
@@ -331,57 +356,108 @@ async def _random_cuts(
             await caller_quiet(caller)
         call = caller.call_id
     await asyncio.sleep(0.5)
-    found = _cut_turns(caller)
-    off = [cut.committed - _words_in(agent.events(call), cut) for cut in found if cut.heard_s is not None]
-    return off, [cut.stray_ms for cut in found]
+    return caller, agent.events(call)
 
 
 @dataclass(frozen=True, slots=True)
 class _CutTurn:
-    """A turn that was cancelled by the caller's voice: what the caller received of it, and what the agent claims."""
+    """A turn that was cancelled by the caller's voice.
 
-    turn: int
+    Attributes:
+        committed: Words that the agent takes for heard.
+        phrases: What it said, as it was cut for the voice.
+        seed: Of the voice's noise.
+        ending: The last that the caller received of it.
+        stray_ms: Audio between the decision and the next turn.
+    """
+
     committed: int
-    heard_s: float | None
+    phrases: list[str]
+    seed: int
+    ending: Pcm
     stray_ms: float
 
 
-def _cut_turns(caller: Caller) -> list[_CutTurn]:
-    recording, told = caller.wire.by_timestamp(), caller.messages
-    phrases = [(m.at_s, m.body["turn"]) for m in told if m.body.get("event") == "phrase"]
-    decisions = [(m.at_s, m.body["action"]) for m in told if m.body.get("event") == "decision"]
+def _cut_turns(caller: Caller, events: list[Event]) -> list[_CutTurn]:
+    recording, origin_s = caller.wire.by_timestamp(), _origin_s(events)
+    began: dict[int, float] = {}
+    for event in events:
+        if event.kind == "phrase":
+            began.setdefault(event.fields["turn"], origin_s + event.at_s)
     found = []
-    for message in told:
-        if message.body.get("event") != "cut":
+    for place, event in enumerate(events):
+        if event.kind != "cut" or event.fields["turn"] not in began:
             continue
-        turn = message.body["turn"]
-        began_s = next((at_s for at_s, other in phrases if other == turn), None)
-        steps = [step for step in decisions if began_s is not None and began_s < step[0] <= message.at_s + 0.05]
-        if began_s is None or not steps or steps[-1][1] != "cancel":
+        turn, cut_s = event.fields["turn"], origin_s + event.at_s
+        steps = [one for one in events[:place] if one.kind == "decision" and origin_s + one.at_s > began[turn]]
+        if not steps or steps[-1].fields["action"] != "cancel":
             continue
-        next_s = next((at_s for at_s, other in phrases if other > turn), message.at_s + 1.5)
-        held_s = next((at_s for at_s, action in steps if action in ("pause", "cancel")), message.at_s)
-        first_s = recording.first_audible_after(began_s - 0.02)
-        last_s = recording.last_audible_before(held_s + 0.15)
-        # A turn that went on after a pause in between has no one stretch of time to be measured.
-        whole = first_s is not None and last_s is not None and "resume" not in [action for _, action in steps]
-        heard_s = max(0.0, last_s - first_s) if whole and first_s is not None and last_s is not None else None
-        stray_ms = _audible_ms(recording, steps[-1][0] + _CODEC_S, next_s)
-        found.append(_CutTurn(turn, len(str(message.body["heard"]).split()), heard_s, stray_ms))
+        decided_s = origin_s + steps[-1].at_s
+        next_s = min((at_s for other, at_s in began.items() if other > turn), default=cut_s + 1.5)
+        last_s = recording.last_audible_before(decided_s + _CODEC_S)
+        if last_s is None:
+            continue
+        ending = to_float32(recording.between(max(began[turn], last_s - _ENDING_S), last_s))
+        said = [one.fields for one in events if one.kind == "phrase" and one.fields["turn"] == turn]
+        phrases, seed = [one["text"] for one in said], said[0]["seed"]
+        stray_ms = _audible_ms(recording, decided_s + _CODEC_S, next_s)
+        found.append(_CutTurn(len(str(event.fields["heard"]).split()), phrases, seed, ending, stray_ms))
     return found
 
 
-def _words_in(events: list[Event], cut: _CutTurn) -> int:
-    """Words of a turn whose end lies in what the caller received."""
-    chunks = [event.fields for event in events if event.kind == "chunk" and event.fields["turn"] == cut.turn]
-    ends_s = [end / chunk["sample_rate"] for chunk in chunks for _, end in chunk.get("words", ())]
-    return sum(end_s <= (cut.heard_s or 0.0) + _TAIL_S for end_s in ends_s)
+async def _words_played(voice: Engine, cut: _CutTurn) -> int | None:
+    """Words of the turn that end within what the caller received; None when it cannot be found in the turn.
+
+    The turn is spoken again, the same to the sample, and the ending that was received is looked for in it. So holes and
+    pauses on the way do not count as speech.
+    """
+    session = voice.open(seed=cut.seed)
+    for phrase in cut.phrases:
+        session.push_text(phrase)
+        session.flush()
+    session.end_input()
+    pcm = np.concatenate([chunk.pcm async for chunk in session])
+    rate = session.spec.sample_rate
+    found = _find(_even(resample(pcm, rate, _MATCH_HZ)), _even(resample(cut.ending, RATE, _MATCH_HZ)))
+    if found is None:
+        return None
+    whole = Recording(0.0, to_int16(resample(pcm, rate, RATE)))
+    # A word ends with the pause behind it; it was heard when nothing audible of it is missing.
+    ends_s = [whole.last_audible_before(word.end_sample / rate) or 0.0 for word in session.words]
+    return sum(end_s <= found / _MATCH_HZ + _TAIL_S for end_s in ends_s)
 
 
+def _even(pcm: Pcm) -> Pcm:
+    """The same at an even loudness, so that what was ducked counts like the rest."""
+    size = _MATCH_HZ // 40
+    power = np.convolve(pcm.astype(np.float64) ** 2, np.ones(size) / size, "same")
+    return np.asarray(pcm / np.sqrt(power + 1e-6), np.float32)
+
+
+def _find(whole: Pcm, part: Pcm) -> int | None:
+    """Where `part` ends in `whole`, in samples: the highest normalised correlation, if it is high."""
+    size = len(part)
+    if not size or size > len(whole):
+        return None
+    length = 1 << (len(whole) + size).bit_length()
+    spectrum = np.fft.rfft(whole, length) * np.conj(np.fft.rfft(part, length))
+    product = np.fft.irfft(spectrum, length)[: len(whole) - size + 1]
+    energy = np.concatenate(([0.0], np.cumsum(whole.astype(np.float64) ** 2)))
+    here = energy[size:] - energy[:-size]
+    score = product / np.sqrt(np.maximum(here * float(part @ part), 1e-12))
+    best = int(np.argmax(score))
+    return best + size if score[best] > _ALIKE else None
+
+
+_CUTTERS = 2
 # The voice's words end in sound too soft to be counted as audible.
 _TAIL_S = 0.06
 # The fade, one packet, and what the codec holds back.
 _CODEC_S = 0.06
+# So much of the ending is looked for, at this rate; it is the one when it is at least so much alike.
+_ENDING_S = 0.4
+_MATCH_HZ = 8000
+_ALIKE = 0.3
 
 
 # --- steadiness --------------------------------------------------------------------------------------------------

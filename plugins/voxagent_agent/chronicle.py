@@ -145,10 +145,10 @@ class Chronicle(BaseObserver):
 
     # --- the bot's voice -----------------------------------------------------------------------------------------
 
-    def phrase(self, key: str, phrase: Phrase) -> None:
+    def phrase(self, key: str, phrase: Phrase, seed: int) -> None:
         """A phrase's first audio is there."""
         turn = self._turn(key)
-        self._record.note("phrase", turn=turn, text=phrase.text, reason=phrase.reason)
+        self._record.note("phrase", turn=turn, text=phrase.text, reason=phrase.reason, seed=seed)
         self._tell(event="phrase", turn=turn, start=phrase.start, text=phrase.text)
 
     def chunk(self, key: str, chunk: AudioChunk) -> None:

@@ -9,7 +9,9 @@ The way of a call: transport, recogniser, turn, language model, voice, transport
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -58,12 +60,22 @@ _GOODBYE_S = 30.0
 
 
 class _SharedSmartTurn(LocalSmartTurnAnalyzerV3):
-    """Pipecat's turn detector on a model that all calls share: loading one takes a call's first 0.1 s otherwise."""
+    """Pipecat's turn detector on a model that all calls share: loading one takes a call's first 0.1 s otherwise.
+
+    The threads are shared as well, as many as half of the cores: it takes 0.1 s of one core a verdict, and calls that
+    end their turns at the same moment would slow each other, the recogniser and the voices down.
+    """
+
+    _threads = ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2), thread_name_prefix="voxagent-turn")
 
     def __init__(self, loaded: LocalSmartTurnAnalyzerV3) -> None:
         BaseSmartTurn.__init__(self, params=SmartTurnParams(stop_secs=_TRAIL_OFF_S))
         self._log_data = False
         self._session = loaded._session
+
+    @property
+    def _model_executor(self) -> ThreadPoolExecutor:
+        return self._threads
 
 
 class Agent:

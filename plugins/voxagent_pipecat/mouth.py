@@ -53,8 +53,8 @@ class Outlet(Protocol):
 class SpeechObserver(Protocol):
     """Who wants to know what is said, as it is made and as it is heard. Must not block."""
 
-    def phrase(self, key: str, phrase: Phrase) -> None:
-        """A phrase's first audio is there."""
+    def phrase(self, key: str, phrase: Phrase, seed: int) -> None:
+        """A phrase's first audio is there; `seed` is its session's."""
         ...
 
     def chunk(self, key: str, chunk: AudioChunk) -> None:
@@ -318,7 +318,7 @@ class Mouth:
     async def _hand(self, utterance: Utterance, session: Session, chunk: AudioChunk) -> None:
         for observer in self.observers:
             if chunk.first:
-                observer.phrase(utterance.key, chunk.phrase)
+                observer.phrase(utterance.key, chunk.phrase, session.seed)
             observer.chunk(utterance.key, chunk)
         if utterance.resampler is None:
             utterance.resampler = Resampler(chunk.sample_rate, self._rate)

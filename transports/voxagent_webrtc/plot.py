@@ -86,6 +86,11 @@ class Recording:
         """The end of the last sample."""
         return self.start_s + len(self.pcm) / RATE
 
+    def between(self, from_s: float, to_s: float) -> Pcm16:
+        """The samples of a stretch of time, as far as there are any; exact to the sample."""
+        first, end = (max(0, round((at_s - self.start_s) * RATE)) for at_s in (from_s, to_s))
+        return self.pcm[first:end]
+
     def loudness(self) -> NDArray[np.float64]:
         """Level of every 5 ms, dBFS, shape (blocks,)."""
         return loudness(self.pcm)
