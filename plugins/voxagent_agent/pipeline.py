@@ -9,6 +9,7 @@ The way of a call: transport, recogniser, turn, language model, voice, transport
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -108,6 +109,9 @@ class Agent:
         await self._warm_up(voice.language)
         self._turns = LocalSmartTurnAnalyzerV3()
         self._ears = await EmbeddedSTTService.warm_up(cpu_threads=self._settings.stt_threads)
+        # What is loaded now stays: looking through it for garbage stops every call for 80 ms (measured).
+        gc.collect()
+        gc.freeze()
 
     async def aclose(self) -> None:
         """Frees everything."""
