@@ -33,6 +33,8 @@ Progress = Callable[[str], None]
 
 _QUESTION = "Tell me a long story about the harbour."
 _DUCK_DB = 7.0
+# Nobody can tell voice from a click sooner: the bot was soft of itself, and when it was ducked cannot be heard.
+_SOONEST_DUCK_S = 0.06
 _CANCELLED = ("decision", "cancel")
 _REPLY_S = 8.0
 # A cut whose moment fell into a pause of the bot's has no silence to be measured.
@@ -68,6 +70,7 @@ class _Cut:
     silent_ms: float | None = None
     splash_db: float | None = None
     silent_s: float = 0.0
+    last_packet_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -149,7 +152,9 @@ async def _everything(extent: Extent, progress: Progress, voice: Engine, figures
 async def _barge_ins(agent: AgentProcess, question: Clip, speech: Sequence[Clip], count: int) -> dict[str, Any]:
     heard, events = await _conversation(agent, question, speech, count, seed=1)
     figures = _summary([heard])
-    figures["decision_to_last_audible_ms"] = spread(_after_decisions(heard, events))
+    after = _after_decisions(heard, events)
+    figures["decision_to_last_packet_ms"] = spread(packet_ms for packet_ms, _ in after)
+    figures["decision_to_last_audible_ms"] = spread(sound_ms for _, sound_ms in after)
     figures["response_parts_ms"] = _parts(events)
     return figures
 
@@ -163,7 +168,7 @@ def _parts(events: list[Event]) -> dict[str, float]:
 async def _four_calls(
     agent: AgentProcess, question: Clip, speech: Sequence[Clip], alone: dict[str, Any]
 ) -> dict[str, Any]:
-    talks = [_conversation(agent, question, speech, 4, seed=seed) for seed in range(10, 14)]
+    talks = [_conversation(agent, question, speech, 6, seed=seed) for seed in range(10, 14)]
     found = await asyncio.gather(*talks)
     figures = _summary([heard for heard, _ in found])
     figures["response_parts_ms"] = _parts([event for _, events in found for event in events])
@@ -215,14 +220,18 @@ def _cut(caller: Caller, onset_s: float) -> _Cut:
     if last_s is None or before_s is None or onset_s - before_s > _PAUSE_S or last_s <= onset_s:
         return cut
     ducked_s = recording.ducked_at(onset_s, _DUCK_DB)
+    if ducked_s is not None and ducked_s < onset_s + _SOONEST_DUCK_S:
+        ducked_s = None
     cut.silent_s, cut.silent_ms = last_s, 1000 * (last_s - onset_s)
+    # A packet's sound begins when it arrives.
+    cut.last_packet_s = max(packet.arrived_s for packet in caller.wire.packets if packet.arrived_s < last_s)
     cut.ducked_ms = None if ducked_s is None else min(cut.silent_ms, 1000 * (ducked_s - onset_s))
     cut.splash_db = recording.splash_db(last_s)
     return cut
 
 
-def _after_decisions(heard: _Heard, events: list[Event]) -> list[float]:
-    """From the decision to hold or to end, to the last audible packet, in ms."""
+def _after_decisions(heard: _Heard, events: list[Event]) -> list[tuple[float, float]]:
+    """From the decision to hold or to end, to the last audible packet's arrival, and to the end of its sound, in ms."""
     origin_s = _origin_s(events)
     decided = [
         origin_s + event.at_s
@@ -233,7 +242,7 @@ def _after_decisions(heard: _Heard, events: list[Event]) -> list[float]:
     for cut in heard.cuts:
         near = [at_s for at_s in decided if -0.1 < cut.silent_s - at_s < 0.25]
         if cut.silent_ms is not None and near:
-            found.append(1000 * (cut.silent_s - min(near)))
+            found.append((1000 * (cut.last_packet_s - min(near)), 1000 * (cut.silent_s - min(near))))
     return found
 
 

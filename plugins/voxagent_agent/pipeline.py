@@ -117,6 +117,7 @@ class Agent:
         """Frees everything."""
         if self._ears is not None:
             self._ears.release()
+        gc.unfreeze()
         await self._engine.aclose()
 
     async def _warm_up(self, language: str | None) -> None:

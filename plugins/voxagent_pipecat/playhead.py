@@ -172,7 +172,7 @@ class Playhead:
             head.samples, missing = head.samples - taken, missing - taken
             if not head.samples:
                 self._entered.popleft()
-            if self._spans:
+            if self._spans and self._spans[-1].key == head.key:
                 self._spans[-1].owed += taken
             else:
                 self._tell(head.key, taken)
