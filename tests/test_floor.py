@@ -281,3 +281,14 @@ def test_nothing_stays_held_when_the_caller_has_no_say_any_more(rung_s: float, w
     assert call.bot.heard[-1][-1] == pytest.approx(0.5)
     call.floor.enabled = call.bot.interruptible = True
     assert call.hear(voice(0.08)) == []
+
+
+def test_a_quick_yes_at_the_end_of_a_question_is_an_answer_and_in_a_pause_a_backchannel() -> None:
+    for goes_on, verdict in ((False, Verdict.TURN), (True, Verdict.BACKCHANNEL)):
+        call = Call()
+        call.hear(silence(0.3), voice(0.04))
+        call.fall_silent()
+        call.hear(voice(0.06))
+        call.bot.audible = goes_on
+        call.hear(silence(0.5))
+        assert call.floor.judge("Yeah.") is verdict

@@ -380,6 +380,20 @@ def test_words_of_a_cut_reply_do_not_turn_up_when_the_interruption_is_swallowed(
     run_virtual(main())
 
 
+def test_a_reply_that_has_not_begun_to_sound_outlives_a_swallowed_interruption() -> None:
+    async def main() -> None:
+        async with web_call() as call:
+            await call.reply(TEXT)
+            await call.until_heard(0.5)
+            await call.head.push_frame(InterruptionFrame(), FrameDirection.UPSTREAM)
+            await asyncio.sleep(1.9)
+            await call.reply("one ", "two ", "three ", "four.", every_s=0.1)
+            await eventually(lambda: len(call.spoken) == 2)
+            assert [one[1].heard for one in call.spoken[1:]] == ["one two three four."]
+
+    run_virtual(main())
+
+
 @pytest.mark.parametrize("from_s", [0.20, 0.24, 0.28, 0.32, 0.36])
 def test_uninterruptible_speech_is_never_held_back(from_s: float) -> None:
     async def main() -> None:

@@ -296,6 +296,25 @@ async def test_a_reconnection_that_cannot_be_answered_does_not_silence_the_call(
         await eventually(lambda: len(call.packets) > sent + 20)
 
 
+async def test_a_renegotiation_that_breaks_the_connection_frees_the_line() -> None:
+    before = asyncio.all_tasks()
+    connection, events = Connection(patience=Patience(silent_s=0.5, return_s=0.5)), Events()
+    connection.line.plug(Ends(Steps(), lambda pcm: None))
+    connection.listen(events)
+    caller, _ = new_caller()
+    sdp = await connection.answer(await offer(caller))
+    await caller.setRemoteDescription(RTCSessionDescription(sdp, "answer"))
+    await eventually(lambda: "connected" in events.log)
+    sdp = (await offer(caller)).replace("a=group:BUNDLE 0 1", "a=group:BUNDLE bogus 0")
+    with pytest.raises(OfferError):
+        await connection.answer(sdp)
+    await eventually(lambda: isinstance(events.log[-1], Ended), 8.0)
+    await caller.close()
+    # aiortc leaves a task of the half-closed connection behind.
+    for task in asyncio.all_tasks() - before:
+        task.cancel()
+
+
 async def test_reconnections_that_never_connect_do_not_hold_the_line_for_ever() -> None:
     async with pair(Patience(connect_s=0.5, silent_s=0.5, return_s=1.0)) as call:
         _pull_the_plug(call.caller)
@@ -457,7 +476,7 @@ async def test_a_call_that_will_not_end_is_awaited_after_it_was_cancelled() -> N
             await asyncio.sleep(0.1)
             done.set()
 
-    signalling = Signalling(lambda: Connection(patience=_QUICK), stubborn, 1, end_s=0.1)
+    signalling = Signalling(lambda: Connection(patience=_QUICK), stubborn, 1, end_s=0.5)
     caller, _ = new_caller()
     await signalling.offer({"sdp": await offer(caller), "type": "offer"})
     await signalling.drain(0)

@@ -29,8 +29,8 @@ _FRAME = RATE * _FRAME_MS // 1000
 _PITCH_FRAMES = 3
 # A bot that is silent for this long has ended its turn, or waits for its language model: the floor is free.
 _GAP_MS = 200
-# A transcript comes 0.3 to 1.5 s after the words, and is about those of the last few seconds.
-_MEMORY_MS = 3000
+# A transcript comes 0.3 to 1.5 s after the words, later when the machine is busy.
+_MEMORY_MS = 6000
 # Silence for so long parts what is said into two utterances.
 _BETWEEN_WORDS_MS = 400
 
@@ -118,6 +118,7 @@ class _Sound(Enum):
     NOTHING = "nothing"
     OWN = "our own echo"
     OVER = "the caller's voice over the bot's"
+    BETWEEN = "the caller's voice in a pause of the bot's, or just after its end"
     ALONE = "the caller's voice, and no bot"
 
 
@@ -258,21 +259,25 @@ class Floor:
                     self._release()
 
     def _remember(self, own: bool) -> None:
-        if self.voice:
-            self._sounds.append(_Sound.OVER if self._speaking else _Sound.ALONE)
-        else:
+        if not self.voice:
             self._sounds.append(_Sound.OWN if own else _Sound.NOTHING)
+        elif self._bot.audible:
+            self._sounds.append(_Sound.OVER)
+        else:
+            self._sounds.append(_Sound.BETWEEN if self._speaking else _Sound.ALONE)
 
     def _last_said(self) -> tuple[int, int]:
         """Of the caller's last words: how many frames sounded over the bot, and how many while it was silent."""
-        over = alone = silent_ms = 0
+        over = between = alone = silent_ms = 0
         for sound in reversed(self._sounds):
             over += sound is _Sound.OVER
+            between += sound is _Sound.BETWEEN
             alone += sound is _Sound.ALONE
-            silent_ms = 0 if sound in (_Sound.OVER, _Sound.ALONE) else silent_ms + _FRAME_MS
-            if (over or alone) and silent_ms >= _BETWEEN_WORDS_MS:
+            silent_ms = silent_ms + _FRAME_MS if sound in (_Sound.NOTHING, _Sound.OWN) else 0
+            if (over or between or alone) and silent_ms >= _BETWEEN_WORDS_MS:
                 break
-        return over, alone
+        # If the bot went on, it was a pause.
+        return (over + between, alone) if self._speaking else (over, alone + between)
 
     def _start_over(self) -> None:
         self._ladder = self._new_ladder()

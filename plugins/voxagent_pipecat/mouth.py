@@ -6,9 +6,11 @@ Owns the lead over the playout and the order of utterances. Knows nothing of Pip
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from voxagent.ledger import Heard, Word
@@ -18,6 +20,8 @@ from voxagent.phrases import Phrase
 from voxagent.session import AudioChunk
 from voxagent.turn import Session
 from voxagent_pipecat.timeline import Timeline
+
+_log = logging.getLogger(__name__)
 
 _FRAME_S = 0.04
 # Less silence than this between two pieces is the granularity of the event loop, not an underrun.
@@ -311,15 +315,14 @@ class Mouth:
     def _tell_words(self, utterance: Utterance, session: Session) -> None:
         words, position = session.words, session.position.samples
         while utterance.words_heard < len(words) and words[utterance.words_heard].end_sample <= position:
-            for observer in self.observers:
-                observer.word(utterance.key, words[utterance.words_heard])
+            word = words[utterance.words_heard]
+            self._observe(partial(_tell_word, utterance.key, word))
             utterance.words_heard += 1
 
     async def _hand(self, utterance: Utterance, session: Session, chunk: AudioChunk) -> None:
-        for observer in self.observers:
-            if chunk.first:
-                observer.phrase(utterance.key, chunk.phrase, session.seed)
-            observer.chunk(utterance.key, chunk)
+        if chunk.first:
+            self._observe(lambda observer: observer.phrase(utterance.key, chunk.phrase, session.seed))
+        self._observe(lambda observer: observer.chunk(utterance.key, chunk))
         if utterance.resampler is None:
             utterance.resampler = Resampler(chunk.sample_rate, self._rate)
         pcm = utterance.resampler.push(chunk.pcm)
@@ -334,6 +337,14 @@ class Mouth:
             end = chunk.start_sample + len(chunk.pcm) * (index + 1) // pieces
             await self._hand_words(utterance, session, start, end, start_s)
             self.note_heard(utterance)
+
+    def _observe(self, tell: Callable[[SpeechObserver], None]) -> None:
+        """An observer that fails must not end the speech, nor the sender that tells of words."""
+        for observer in self.observers:
+            try:
+                tell(observer)
+            except Exception:
+                _log.exception("an observer of the speech failed")
 
     async def _room(self, utterance: Utterance, piece_s: float) -> None:
         while not utterance.cut and (over_s := self._timeline.ahead_s(self._now()) + piece_s - self._lead_s) > 0:
@@ -387,3 +398,7 @@ class Mouth:
         if self._timeline.followed:
             return word.end_sample
         return max(word.start_sample, word.end_sample - round(_EARLY_S * rate))
+
+
+def _tell_word(key: str, word: Word, observer: SpeechObserver) -> None:
+    observer.word(key, word)

@@ -25,6 +25,8 @@ IN_ORDER = "voxagent.in_order"
 """In the metadata of a frame: it stands behind the audio that it belongs to, whatever its time says."""
 
 _AT = "voxagent.at_samples"
+# What resamplers give beyond what was announced is less; two blocks of 20 ms.
+_MOST_ODD = RATE // 25
 
 
 class PlayheadListener(Protocol):
@@ -163,6 +165,9 @@ class Playhead:
             self.playout.push(tail, self._generation)
             self._written += len(tail)
         missing = at_samples - self._written
+        if missing < -_MOST_ODD:
+            # Audio that lay behind this frame was taken back by an interruption: nothing is owed.
+            return self._written
         self._shift += missing
         if missing < 0 and self._entered:
             self._entered[0].samples -= missing
@@ -234,7 +239,8 @@ class Playhead:
             self._written = self._handed
             if self._resampler is not None:
                 self._resampler.flush()
-        self._due = deque(one for one in self._due if one.at_samples <= self._handed or _survives(one.frame))
+        # Without a cut `_written` is still to be heard.
+        self._due = deque(one for one in self._due if one.at_samples <= self._written or _survives(one.frame))
         if position is not None:
             self._due = deque(replace(one, at_samples=min(one.at_samples, self._handed)) for one in self._due)
         return position

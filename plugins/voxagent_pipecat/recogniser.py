@@ -128,7 +128,7 @@ class Recogniser:
 
     @property
     def idle(self) -> bool:
-        """Whether a thread is free: a guess would make nobody wait."""
+        """Whether a thread is free: whoever asks now makes nobody wait who has asked already."""
         return len(self._asked) < self._source.workers
 
     def close(self) -> None:

@@ -97,6 +97,7 @@ class Speaker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._turns = self._cuts = self._failures = 0
         self._alone = False
+        self._short: set[str] = set()
 
     def observe(self, observers: list[SpeechObserver]) -> None:
         """Tells the observers, those that are added later too."""
@@ -124,7 +125,7 @@ class Speaker:
 
     def silenced(self) -> None:
         """What was on its way was dropped, and no interruption has come to say so."""
-        self._cut_short([utterance for utterance in self._utterances.values() if utterance.interruptible])
+        self._cut_short([u for u in self._utterances.values() if u.interruptible and u.sounded])
 
     def stats(self, stale_texts: int) -> SpeechStats:
         """The counters so far."""
@@ -159,7 +160,7 @@ class Speaker:
         """The utterance of a context; without a session when none can be opened."""
         if key in self._utterances:
             return self._utterances[key]
-        if not self._alone:
+        if not self._alone and key not in self._short:
             try:
                 return self._open(key, interruptible)
             except _OPENING_ERRORS as error:
@@ -187,7 +188,7 @@ class Speaker:
         """No more text comes. Returns whether a task will end the context."""
         utterance = self._utterances.get(key)
         if utterance is None:
-            return False
+            return key in self._short
         utterance.ended.set()
         if utterance.session is not None:
             utterance.session.end_input()
@@ -275,6 +276,8 @@ class Speaker:
         """Cuts what no interruption cuts: the contexts are ours to end, and the news ours to tell."""
         for utterance in utterances:
             utterance.cut_short = True
+            # What is still to come of it goes unspoken: nobody wants to hear a reply from its middle.
+            self._short.add(utterance.key)
         if spoken := self.cut([utterance.key for utterance in utterances]):
             self._contexts.create_task(self._tell(spoken))
 

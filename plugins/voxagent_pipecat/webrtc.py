@@ -10,6 +10,7 @@ playhead's business, who has the floor the floor's, the network the connection's
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -195,9 +196,9 @@ class VoxAgentWebRTCTransport(BaseTransport):
 
     def ended(self, _: Ended) -> None:
         """The call is over."""
-        self.playhead.close()
         if not self._hung_up:
             self._input.create_task(self._call_event_handler("on_client_disconnected", self._connection))
+        self.playhead.close()
 
     async def _connected(self) -> None:
         await self._call_event_handler("on_client_connected", self._connection)
@@ -416,7 +417,14 @@ class VoiceOutputTransport(BaseOutputTransport):
         """The track was silenced: unless the pipeline confirms that, the bot may speak again after a while."""
         self._forget_swallowed()
         loop = asyncio.get_running_loop()
-        self._swallowed = loop.call_later(_SWALLOWED_S, self._playhead.go_on)
+        self._swallowed = loop.call_later(_SWALLOWED_S, self._go_on)
+
+    def _go_on(self) -> None:
+        """Nobody confirmed the interruption: what Pipecat holds of the cut reply, less than a block, goes too."""
+        if (sender := self._media_senders.get(None)) is not None:
+            sender._audio_runs = deque(run for run in sender._audio_runs if run[1])
+        self._pending_bytes = 0
+        self._playhead.go_on()
 
     async def _close_interruption(self, frame: InterruptionFrame) -> None:
         self._done = [*self._done, frame.id, *filter(None, (frame.broadcast_sibling_id,))][-_REMEMBERED:]

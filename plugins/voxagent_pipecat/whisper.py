@@ -77,7 +77,7 @@ class EmbeddedSTTService(SegmentedSTTService):
     """Recognises English, offline.
 
     It begins 80 ms after the last sound, before the detector has called the speech ended; if the caller goes on, what
-    it found is thrown away. Calls share one model, and such guesses only its idle time.
+    it found is thrown away. Calls share one model, and guess only while it is idle.
 
     Event handlers:
         on_no_words: (service) when what was heard held no words.
@@ -193,7 +193,7 @@ class EmbeddedSTTService(SegmentedSTTService):
             self._forget_guess()
 
     def _foresee(self) -> None:
-        """Begins with what there is, unless that is done, or a caller whose words are certain would have to wait."""
+        """Begins with what there is, unless that is done, or somebody else waits for the recogniser."""
         assert self._recogniser is not None, "setup comes first"
         if self._silent_ms >= _GUESS_AFTER_MS and self._guess is None and self._recogniser.idle and self.is_usable:
             self._stats = replace(self._stats, guesses=self._stats.guesses + 1)

@@ -27,12 +27,14 @@ from aiortc import (
 from aiortc.exceptions import InternalError, InvalidAccessError, InvalidStateError, OperationError
 from aiortc.sdp import candidate_from_sdp
 
-from voxagent_webrtc.line import AudioLine, audio_of, packets_received
+from voxagent_webrtc.line import AudioLine, abandon, audio_of, packets_received
 
 _log = logging.getLogger(__name__)
 
 _POLL_S = 0.5
 _WAITING_MESSAGES = 50
+# Closing takes milliseconds.
+_CLOSE_S = 3.0
 
 
 class OfferError(ValueError):
@@ -148,7 +150,8 @@ class Connection:
             The answer's SDP, all candidates of ours in it.
 
         Raises:
-            OfferError: With the reason; a call in progress goes on as it was.
+            OfferError: With the reason. With `restart` a call in progress goes on as it was; a renegotiation that
+                breaks off half way may end it.
         """
         async with self._lock:
             if self._state.ended is not None:
@@ -344,8 +347,10 @@ async def _close(peer: _Peer) -> None:
 
 
 async def _shut(pc: RTCPeerConnection) -> None:
+    """Closes a peer connection, also one that a refused offer left half made: aiortc stumbles over it, or hangs."""
     try:
-        await pc.close()
-    except AttributeError:
-        # aiortc stumbles over the transports that a refused offer never got.
-        _log.debug("a connection that was never answered was closed", exc_info=True)
+        async with asyncio.timeout(_CLOSE_S):
+            await pc.close()
+    except (AttributeError, TimeoutError):
+        _log.debug("a connection could not be closed cleanly", exc_info=True)
+        abandon(pc)

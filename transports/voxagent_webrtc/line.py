@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ParamSpec, Protocol
 
 from aiortc import RTCPeerConnection, RTCRtpReceiver, RTCRtpSender, RTCRtpTransceiver
 from aiortc.rtp import RtpPacket
@@ -20,10 +20,13 @@ from voxagent.playout import Frame
 from voxagent_webrtc.ear import Ear, EarStats, Packet
 from voxagent_webrtc.track import OpusEncoder, Source, TrackStats, VoiceTrack
 
+P = ParamSpec("P")
+
 _log = logging.getLogger(__name__)
 
 _CODECS = "_RTCRtpReceiver__codecs"
 _JITTER_BUFFER = "_RTCRtpReceiver__jitter_buffer"
+_STOP_DECODER = "_RTCRtpReceiver__stop_decoder"
 _RTCP_TYPES = range(192, 224)
 
 
@@ -57,6 +60,12 @@ def audio_of(pc: RTCPeerConnection) -> RTCRtpTransceiver:
     return transceiver
 
 
+def abandon(pc: RTCPeerConnection) -> None:
+    """Frees what keeps a process alive in a connection that aiortc cannot close: the threads of its decoders."""
+    for transceiver in pc.getTransceivers():
+        getattr(transceiver.receiver, _STOP_DECODER)()
+
+
 class PacketSink(Protocol):
     """Takes packets as they arrive; what it returns keeps aiortc's decoder idle."""
 
@@ -71,7 +80,8 @@ def tap(receiver: RTCRtpReceiver, sink: PacketSink) -> None:
 def packets_received(receiver: RTCRtpReceiver) -> int:
     """Every packet that came over the receiver's transport, RTCP too."""
     transport: Any = receiver.transport
-    return sum(int(stats.packetsReceived) for stats in transport._get_stats().values())
+    # A renegotiation that failed half way takes it away.
+    return 0 if transport is None else sum(int(stats.packetsReceived) for stats in transport._get_stats().values())
 
 
 class _Tap:
@@ -102,15 +112,14 @@ class Ends:
     on_packet: Callable[[SentPacket], None] | None = None
 
 
-def _guarded(callback: Callable[..., None] | None) -> Callable[..., None]:
+def _guarded(callback: Callable[P, None]) -> Callable[P, None]:
     """A callback whose errors do not reach the tasks that send and receive: aiortc would end them."""
 
-    def call(*arguments: object) -> None:
-        if callback is not None:
-            try:
-                callback(*arguments)
-            except Exception:
-                _log.exception("a listener of the audio failed")
+    def call(*arguments: P.args, **named: P.kwargs) -> None:
+        try:
+            callback(*arguments, **named)
+        except Exception:
+            _log.exception("a listener of the audio failed")
 
     return call
 
@@ -135,8 +144,9 @@ class AudioLine:
         return self._ear.stats if self._ear is not None else None
 
     def plug(self, ends: Ends) -> None:
-        """Connects the call to what speaks and listens. An error of theirs is logged, and ends nothing."""
-        ends = Ends(ends.source, _guarded(ends.on_audio), _guarded(ends.on_frame), _guarded(ends.on_packet))
+        """Connects the call to what speaks and listens. An error of a listener's is logged, and ends nothing."""
+        on_frame, on_packet = ends.on_frame and _guarded(ends.on_frame), ends.on_packet and _guarded(ends.on_packet)
+        ends = Ends(ends.source, _guarded(ends.on_audio), on_frame, on_packet)
         self._ends = ends
         if self._transceiver is not None:
             self._speak(self._transceiver, ends)

@@ -145,7 +145,8 @@ class Signalling:
         left = list(self._tasks)
         for task in left:
             task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        if left:
+            await asyncio.wait(left, timeout=self._end_s)
 
     async def _admit(self, offer: Offer) -> dict[str, str]:
         if self._draining:

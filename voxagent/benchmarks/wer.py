@@ -78,7 +78,7 @@ async def _speak(engine: Engine, text: str, seed: int) -> Pcm:
     session.push_text(text)
     session.end_input()
     parts = [chunk.pcm async for chunk in session]
-    return resample(np.concatenate(parts), engine.spec.sample_rate, _WHISPER_RATE)
+    return resample(np.concatenate([np.zeros(0, np.float32), *parts]), engine.spec.sample_rate, _WHISPER_RATE)
 
 
 def _transcribe(whisper: Any, pcm: Pcm) -> str:  # noqa: ANN401 - the package has no types
