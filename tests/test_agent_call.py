@@ -17,7 +17,7 @@ from tests.conftest import eventually  # noqa: E402
 from voxagent.engine import Engine  # noqa: E402
 from voxagent.models import model_load  # noqa: E402
 from voxagent.record import summary  # noqa: E402
-from voxagent_agent.benchmark import agent_process  # noqa: E402
+from voxagent_agent.bench_agent import agent_process  # noqa: E402
 from voxagent_agent.sounds import Clip, spoken  # noqa: E402
 from voxagent_webrtc.caller import Caller  # noqa: E402
 

