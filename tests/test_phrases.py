@@ -105,14 +105,15 @@ def test_a_short_sentence_joins_the_next_one():
     assert texts(feed("Done! You have two open bills.")) == ["Done! You have two open bills."]
 
 
-def test_silent_text_joins_what_follows():
+def test_a_silent_block_is_released_by_itself_and_lesser_silence_joins_what_follows():
     found = feed("<think>Be brief. No lists.</think>\n\nWe are open until eight. 👍 Anything else today?")
-    assert [phrase.spoken for phrase in found] == ["We are open until eight.", "Anything else today?"]
+    assert [phrase.spoken for phrase in found] == ["", "We are open until eight.", "Anything else today?"]
+    assert [phrase.reason for phrase in found] == ["silent", "sentence", "end"]
 
 
 def test_code_is_silent_and_never_cut():
     found = feed("Try this line:\n```python\nx = 1. # Yes! No?\n\ny = 2\n```\nThen start it again.")
-    assert [phrase.spoken for phrase in found] == ["Try this line:", "Then start it again."]
+    assert [phrase.spoken for phrase in found] == ["Try this line:", "", "Then start it again."]
 
 
 def test_phrases_know_where_they_stand():

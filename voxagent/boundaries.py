@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from voxagent.lexicon import Lexicon
-from voxagent.marks import KINDS, WEIGHTS, Kind
+from voxagent.marks import KINDS, LOUD, LOUDER, WEIGHTS_MS, Kind, speech_ms
 from voxagent.spans import OpenSpans, Span
 from voxagent.verdicts import Mark, Verdict, judge, safe_when_stalled
 
@@ -23,8 +23,9 @@ class Grade(IntEnum):
     WORD = 1
     CONNECTIVE = 2
     CLAUSE = 3
-    LINE = 4
-    SENTENCE = 5
+    SILENT = 4  # the end of a think block or a code fence
+    LINE = 5
+    SENTENCE = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +34,22 @@ class Boundary:
 
     Attributes:
         at: Offset in the turn.
-        seconds: Estimated speech of the turn up to here.
+        ms: Estimated speech of the turn up to here, in milliseconds.
         grade: How good a place.
     """
 
     at: int
-    seconds: float
+    ms: int
     grade: Grade
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """Text between two offsets in the turn, and the turn's speech up to its end."""
+
+    start: int
+    end: int
+    ms: int
 
 
 @dataclass(slots=True)
@@ -48,7 +58,7 @@ class _Candidate:
 
     mark: Mark
     at: int
-    seconds: float
+    ms: int
 
 
 _SILENT_TAG = re.compile(r"<(think|thinking|thought|reasoning)\b[^>]*>$", re.IGNORECASE)
@@ -63,8 +73,8 @@ _ADDRESS_WORD = re.compile(
 _LOOKAHEAD = 64  # characters after a mark within which it is judged; keeps the work linear
 _LONG_TAG = 300
 _CLUSTER = frozenset((Kind.STOP, Kind.END, Kind.FULL_STOP, Kind.ELLIPSIS))
-_MARKS = _CLUSTER | {Kind.COMMA, Kind.COLON, Kind.DASH, Kind.EMOJI}
 _QUIET = frozenset((Kind.LETTER, Kind.DIGIT, Kind.EXTEND, Kind.OTHER))
+_MARKS = _CLUSTER | {Kind.COMMA, Kind.COLON, Kind.DASH, Kind.EMOJI}
 _CLOSING = frozenset((Kind.CLOSE, Kind.OPEN, Kind.QUOTE, Kind.MARKUP))
 
 
@@ -79,18 +89,14 @@ class Scanner:
         self.base = 0
         self.seen = 0
         """Offset one past the last character looked at."""
-        self.seconds = 0.0
-        """Speech in all characters seen."""
-        self.limit_s = float("inf")
-        """Value of `seconds` from which every character reports an overflow."""
+        self.ms = 0
+        """Milliseconds of speech in all characters seen."""
+        self.limit_ms = 1 << 62
+        """Value of `ms` from which every character reports an overflow."""
         self.limit_chars = 2000
         """Pending characters from which every character reports an overflow."""
-        self.connective_s = float("inf")
-        """Value of `seconds` from which words like "because" are reported."""
-        self.word: Boundary | None = None
-        """The last boundary between words outside of held groups."""
-        self.rough: Boundary | None = None
-        """The last whitespace of any kind."""
+        self.connective_ms = 1 << 62
+        """Value of `ms` from which words like "because" are reported."""
         self.head_silent = False
         """`text` begins inside a think block or a code fence."""
         self.silent_end: int | None = None
@@ -98,12 +104,16 @@ class Scanner:
         self._lex = lex
         self._spans = OpenSpans()
         self._candidate: _Candidate | None = None
-        self._connective: Boundary | None = None
         self._line = 0
         self._word_start = 0
-        self._solid = 0
+        self._solid = 0  # where the last visible character before whitespace ended
+        self._plain = True  # nothing loud in the current word so far
+        self._free: list[_Stretch] = []
+        self._clause = lex.clause_opener
+        self._next = LOUD if lex.particles else LOUDER
+        self._connected = 0
         self._until = ""
-        self._silence = Boundary(0, 0.0, Grade.OVERFLOW)
+        self._silence = Boundary(0, 0, Grade.OVERFLOW)
 
     # What the splitter asks.
 
@@ -130,6 +140,33 @@ class Scanner:
         """Characters since the last whitespace."""
         return self.seen - max(self._word_start, self.base)
 
+    @property
+    def word(self) -> Boundary | None:
+        """The last boundary between words outside of held groups, where stalled text may be cut."""
+        text, base = self.text, self.base
+        for stretch in reversed(self._free):
+            end = stretch.end - base
+            at = text.rfind(" ", max(0, stretch.start - base), end)
+            while at > 0:
+                word = text[text.rfind(" ", 0, at) + 1 : at]
+                if word and self._may_end(word):
+                    return Boundary(base + at, stretch.ms - speech_ms(text[at:end]), Grade.WORD)
+                at = text.rfind(" ", max(0, stretch.start - base), at)
+        return None
+
+    @property
+    def rough(self) -> Boundary | None:
+        """The last whitespace of any kind."""
+        if self._solid <= self.base:
+            return None
+        ms = self.ms - speech_ms(self.text[self._solid - self.base : self.seen - self.base])
+        return Boundary(self._solid, ms, Grade.WORD)
+
+    @property
+    def unseen(self) -> int:
+        """Characters not looked at yet."""
+        return self.base + len(self.text) - self.seen
+
     def stalled_mark(self) -> Boundary | None:
         """The mark under judgement, if it may pass for an end when nothing follows."""
         found = self._candidate
@@ -137,7 +174,7 @@ class Scanner:
             return None
         if self.text[found.at - self.base : self.seen - self.base].strip():
             return None
-        return Boundary(found.at, found.seconds, Grade.SENTENCE)
+        return Boundary(found.at, found.ms, Grade.SENTENCE)
 
     def last_mark(self) -> Boundary | None:
         """Judges the mark under judgement as if the text ended here."""
@@ -147,10 +184,6 @@ class Scanner:
         after = self.text[found.at - self.base : self.seen - self.base] + "\n"
         return self._verdict(found, judge(found.mark, after, self._lex))
 
-    def append(self, block: str) -> None:
-        """Adds text to look at."""
-        self.text += block
-
     def drop(self, at: int) -> None:
         """Forgets the text before the offset `at`."""
         self.head_silent = self.silent and at > self._silence.at
@@ -159,8 +192,8 @@ class Scanner:
         self.base = at
         if self._candidate is not None and self._candidate.at <= at:
             self._candidate = None
-        if self._connective is not None and self._connective.at <= at:
-            self._connective = None
+        while self._free and self._free[0].end <= at:
+            del self._free[0]
 
     def forget_spans(self) -> None:
         """Takes everything open for stray marks."""
@@ -168,24 +201,84 @@ class Scanner:
 
     # The walk.
 
+    @property
+    def idle(self) -> bool:
+        """A word that comes next can be no news: nothing is under judgement, nothing silent is open."""
+        return self._candidate is None and not self._until and not self._spans.tentative
+
     def advance(self) -> Boundary | None:
         """Looks at characters until a boundary is certain; None when all text is seen."""
         text, base = self.text, self.base
         size = len(text)
         while (index := self.seen - base) < size:
-            ch = text[index]
-            kind = KINDS[ch]
-            self.seen += 1
-            self.seconds += WEIGHTS[ch]
-            if kind not in _QUIET or self._candidate is not None or self._spans.tentative or self._until:
-                found = self._step(index, ch, kind)
+            if self.idle:
+                found = self._skip(index)
                 if found is not None:
                     return found
-            if self.seconds >= self.limit_s or index >= self.limit_chars:
-                return Boundary(self.seen, self.seconds, Grade.OVERFLOW)
+                index = self.seen - base
+                if index == size:
+                    return None
+            ch = text[index]
+            self.seen += 1
+            self.ms += WEIGHTS_MS[ch]
+            found = self._step(index, ch, KINDS[ch])
+            if found is not None:
+                return found
+            if self.ms >= self.limit_ms or index >= self.limit_chars:
+                return Boundary(self.seen, self.ms, Grade.OVERFLOW)
         return None
 
+    def _skip(self, index: int) -> Boundary | None:
+        """Passes over words and spaces, at C speed, as long as nothing but a clause can begin in them."""
+        text = self.text
+        loud = (self._next if self._plain else LOUD).search(text, index)
+        end = len(text) if loud is None else loud.start()
+        if end == index or end > self.limit_chars:
+            return None
+        run = text[index:end]
+        ms = self.ms + sum(map(WEIGHTS_MS.__getitem__, run))
+        if ms >= self.limit_ms:
+            return None
+        found = None
+        if ms >= self.connective_ms:
+            found, end, ms = self._conjoin(index, end, ms)
+            run = text[index:end]
+        if not self._spans:
+            self._set_free(index, end, ms)
+        last = run.rfind(" ")
+        if last >= 0:
+            self._word_start = self.base + index + last + 1
+            body = len(run[:last].rstrip(" "))
+            if body or (index and not text[index - 1].isspace()):
+                self._solid = self.base + index + body
+        self.ms = ms
+        self.seen = self.base + end
+        return found
+
+    def _set_free(self, start: int, end: int, ms: int) -> None:
+        """Notes that spaces between the two places are outside of all that is held."""
+        start, end = start + self.base, end + self.base
+        if self._free and self._free[-1].end == start:
+            start = self._free.pop().start
+        self._free.append(_Stretch(start, end, ms))
+
+    def _conjoin(self, index: int, end: int, ms: int) -> tuple[Boundary | None, int, int]:
+        """Finds the first word boundary at which the next words show that a clause began there."""
+        text, base = self.text, self.base
+        if self._clause is None or self._spans:
+            return None, end, ms
+        for found in self._clause.finditer(text, max(0, index - _LOOKAHEAD, self._connected - base), end):
+            at = found.start()
+            here = ms - speech_ms(text[at:end])
+            if here >= self.connective_ms and found.end() > index:
+                self._connected = base + at + 1
+                after = ms - speech_ms(text[found.end() : end])
+                return Boundary(base + at, here, Grade.CONNECTIVE), found.end(), after
+        return None, end, ms
+
     def _step(self, index: int, ch: str, kind: Kind) -> Boundary | None:
+        if kind not in _QUIET:
+            self._plain = False
         if self._until:
             return self._in_silence(index, ch, kind)
         if self._spans.tentative:
@@ -215,23 +308,24 @@ class Scanner:
 
     def _before_address(self, index: int, ch: str) -> Boundary | None:
         """An address or code is read apart: the word boundary before it is a clause end."""
-        before, start = self.rough, self._word_start - self.base
+        start = self._word_start - self.base
         opens = start == index if ch == "`" else 0 <= start < index and self.text[index - 1].isalnum()
-        if before is None or not opens or self._solid != before.at or len(self._spans) > (ch == "`"):
+        before = self.rough if opens else None
+        if before is None or len(self._spans) > (ch == "`"):
             return None
-        return Boundary(before.at, before.seconds, Grade.CLAUSE)
+        return Boundary(before.at, before.ms, Grade.CLAUSE)
 
     # Whitespace.
 
     def _newline(self, index: int) -> Boundary | None:
         self._touch_solid(index)
         self._spans.clear()
-        self._candidate = self._connective = None
+        self._candidate = None
         self._line = self._word_start = self.seen
+        self._plain = True
         if self._solid <= self.base:
             return None
-        self.word = self.rough = Boundary(self._solid, self.seconds, Grade.LINE)
-        return self.word
+        return Boundary(self._solid, self.ms, Grade.LINE)
 
     def _touch_solid(self, index: int) -> bool:
         """Notes where the last visible character ended; False inside a run of whitespace."""
@@ -241,47 +335,23 @@ class Scanner:
         return True
 
     def _space(self, index: int) -> Boundary | None:
-        found = None
-        if self._touch_solid(index) and index:
-            here = Boundary(self._solid, self.seconds, Grade.WORD)
-            self.rough = here
-            if not self._spans and self._candidate is None:
-                word = self.text[max(0, self._word_start - self.base) : index]
-                if self._may_end(word):
-                    self.word = here
-                found = self._particle(word, here) or self._conjoin(index, here)
-                if found is None and (word.endswith("`") or _ADDRESS_WORD.match(word)):
-                    found = Boundary(here.at, here.seconds, Grade.CLAUSE)
-        self._word_start = self.seen
-        return found
+        start, plain = self._word_start - self.base, self._plain
+        self._word_start, self._plain = self.seen, True
+        if not self._touch_solid(index) or not index or self._spans or self._candidate is not None:
+            return None
+        self._set_free(index, index + 1, self.ms)
+        word = self.text[max(0, start) : index]
+        if self._lex.particles and word.endswith(self._lex.particles):
+            return Boundary(self.seen - 1, self.ms, Grade.SENTENCE)
+        if not plain and (word[-1:] == "`" or _ADDRESS_WORD.match(word)):
+            return Boundary(self.seen - 1, self.ms, Grade.CLAUSE)
+        return None
 
     def _may_end(self, word: str) -> bool:
         """Whether stalled text may be cut after the word: no number, no sign, no article before a noun."""
-        if not word or not word[-1].isalpha() or word.casefold() in self._lex.determiners:
+        if not word[-1].isalpha() or word.casefold() in self._lex.determiners:
             return False
-        return word.isalpha() or not any(map(str.isdigit, word))
-
-    def _particle(self, word: str, here: Boundary) -> Boundary | None:
-        if self._lex.particles and word.endswith(self._lex.particles):
-            return Boundary(here.at, here.seconds, Grade.SENTENCE)
-        return None
-
-    def _conjoin(self, index: int, here: Boundary) -> Boundary | None:
-        """Reports a word boundary once the next words show that a clause began there."""
-        if self.seconds < self.connective_s:
-            return None
-        before, self._connective = self._connective, Boundary(here.at, here.seconds, Grade.CONNECTIVE)
-        if before is None:
-            return None
-        words = self.text[before.at - self.base : index].casefold().split()
-        if words and words[0] in self._lex.connectives:
-            return before
-        if words and words[0] in self._lex.coordinators:
-            if len(words) == 1:
-                self._connective = before
-            elif words[1] in self._lex.subjects:
-                return before
-        return None
+        return word.isalpha() or (not any(map(str.isdigit, word)) and _ADDRESS_WORD.match(word) is None)
 
     # Marks.
 
@@ -292,19 +362,19 @@ class Scanner:
         if kind is Kind.FULL_STOP and not self._spans and self._candidate is not None:
             # Nothing but an end, and nothing can hold it: no look-ahead.
             found, self._candidate = self._candidate, None
-            return Boundary(found.at, found.seconds, Grade.SENTENCE)
+            return Boundary(found.at, found.ms, Grade.SENTENCE)
         return None
 
     def _consider(self, start: int, end: int, kind: Kind) -> None:
         line = self.text[self._line - self.base : start] if self._line >= self.base else None
         mark = Mark(kind, self.text[:start], self.text[start:end], False, line)
-        self._candidate = _Candidate(mark, self.base + end, self.seconds)
+        self._candidate = _Candidate(mark, self.base + end, self.ms)
 
     def _toggle(self, index: int, ch: str, kind: Kind) -> Span | None:
         before = self.text[index - 1] if index else " "
-        closed = self._spans.toggle(ch, kind, before, self.base + index, self.seconds)
+        closed = self._spans.toggle(ch, kind, before, self.base + index, self.ms)
         if closed is not None and ch == ")" and self.text[: max(0, closed.start - self.base)].endswith("]"):
-            self.seconds = closed.seconds  # the address of a markdown link is not spoken
+            self.ms = closed.ms  # the address of a markdown link is not spoken
         return closed
 
     def _consider_close(self, index: int, closed: Span | None) -> None:
@@ -341,7 +411,7 @@ class Scanner:
         elif kind is not Kind.EXTEND:
             return False
         found.at = self.seen
-        found.seconds = self.seconds
+        found.ms = self.ms
         return True
 
     def _gap(self, found: _Candidate, index: int) -> str:
@@ -361,15 +431,15 @@ class Scanner:
     def _verdict(self, found: _Candidate, verdict: Verdict) -> Boundary | None:
         match verdict:
             case Verdict.SENTENCE:
-                return Boundary(found.at, found.seconds, Grade.SENTENCE)
+                return Boundary(found.at, found.ms, Grade.SENTENCE)
             case Verdict.CLAUSE:
-                return Boundary(found.at, found.seconds, Grade.CLAUSE)
+                return Boundary(found.at, found.ms, Grade.CLAUSE)
         return None
 
     # Code, tags, silence.
 
     def _open_literal(self, index: int, ch: str) -> None:
-        self._spans.open("`" if ch == "`" else ">", self.base + index, self.seconds, tentative=ch == "<")
+        self._spans.open("`" if ch == "`" else ">", self.base + index, self.ms, tentative=ch == "<")
         if ch == "`" and self.text[max(0, index - 2) : index + 1] == "```" and self._at_line_start(index - 2):
             self._spans.pop()
             self._begin_silence("```", self.base + index - 2)
@@ -390,7 +460,7 @@ class Scanner:
             return None
         self._spans.pop()
         if ch == ">":
-            self.seconds = span.seconds
+            self.ms = span.ms
             return self._think(index, span)
         return None
 
@@ -399,16 +469,16 @@ class Scanner:
         if tag is None:
             return None
         self._begin_silence(f"</{tag.group(1).lower()}>", span.start)
-        return Boundary(span.start, span.seconds, Grade.LINE) if span.start > self.base else None
+        return Boundary(span.start, span.ms, Grade.LINE) if span.start > self.base else None
 
     def _begin_silence(self, until: str, start: int) -> None:
         self._until = until
-        self._silence = Boundary(start, self.seconds, Grade.OVERFLOW)
-        self._candidate = self._connective = None
+        self._silence = Boundary(start, self.ms, Grade.OVERFLOW)
+        self._candidate = None
         self._spans.clear()
 
     def _in_silence(self, index: int, ch: str, kind: Kind) -> Boundary | None:
-        self.seconds = self._silence.seconds
+        self.ms = self._silence.ms
         if kind is Kind.NEWLINE:
             self._line = self.seen
         if ch == self._until[-1]:
@@ -418,6 +488,7 @@ class Scanner:
                 self._until = ""
                 if self.head_silent and self.silent_end is None:
                     self.silent_end = self.seen
+                return Boundary(self.seen, self.ms, Grade.SILENT)
         return None
 
 

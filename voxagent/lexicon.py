@@ -5,6 +5,7 @@ Pure data access: no rules live here.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ class Lexicon:
         connectives: Words that open a clause.
         coordinators: Words that open a clause when a subject follows.
         subjects: Words that follow a coordinator when it opens a clause.
+        clause_opener: Finds a space before a word that opens a clause, once that word is complete (and the subject after
+            a coordinator).
         tags: Words that stay with the comma before them (", please").
         awaited: Beginnings of tags and counted abbreviations: after a comma, wait for the rest.
         determiners: Words that a cut never follows.
@@ -50,6 +53,7 @@ class Lexicon:
     connectives: frozenset[str]
     coordinators: frozenset[str]
     subjects: frozenset[str]
+    clause_opener: re.Pattern[str] | None
     tags: frozenset[str]
     awaited: frozenset[str]
     determiners: frozenset[str]
@@ -96,6 +100,7 @@ def lexicon(tag: str) -> Lexicon:
         connectives=words("connectives"),
         coordinators=words("coordinators"),
         subjects=words("subjects"),
+        clause_opener=_clause_opener(words("connectives"), words("coordinators"), words("subjects")),
         tags=words("tags"),
         awaited=frozenset(w[:n] for w in words("tags") | words("counted") for n in range(1, len(w) + 1)),
         determiners=words("determiners") | words("articles"),
@@ -107,3 +112,16 @@ def lexicon(tag: str) -> Lexicon:
         stop_is_abbreviation=bool(own.get("stop_is_abbreviation", False)),
         speech=own.get("speech", {}),
     )
+
+
+def _clause_opener(
+    connectives: frozenset[str], coordinators: frozenset[str], subjects: frozenset[str]
+) -> re.Pattern[str] | None:
+    parts = [_any_of(connectives)] if connectives else []
+    if coordinators and subjects:
+        parts.append(f"{_any_of(coordinators)} {_any_of(subjects)}")
+    return re.compile(rf"(?<=\S) (?:{'|'.join(parts)}) ", re.IGNORECASE) if parts else None
+
+
+def _any_of(words: frozenset[str]) -> str:
+    return f"(?:{'|'.join(map(re.escape, sorted(words, key=len, reverse=True)))})"

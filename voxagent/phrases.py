@@ -6,12 +6,13 @@ listener in silence. Pure: the caller brings the time. Knows nothing of audio or
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
 from voxagent.boundaries import Boundary, Grade, Scanner
 from voxagent.lexicon import lexicon, primary_tag
-from voxagent.marks import KINDS, WEIGHTS, Kind
+from voxagent.marks import KINDS, WEIGHTS_MS, Kind
 from voxagent.marks import speech_seconds as speech_seconds
 from voxagent.speakable import Speakable, prepare, speakable
 
@@ -24,8 +25,8 @@ class Phrase:
         text: As written.
         start: Offset of its first character in the turn's written text.
         speakable: What to say, and the map between both; its written indices count from 0 at `start`.
-        reason: Why it was cut here: ``sentence``, ``clause``, ``line``, ``stall``, ``runway``, ``cap``, ``flush``,
-            ``end``.
+        reason: Why it was cut here: ``sentence``, ``clause``, ``line``, ``silent`` (the end of a block
+            that is not spoken), ``stall``, ``runway``, ``cap``, ``flush``, ``end``.
         final: Nothing follows in this turn.
     """
 
@@ -47,13 +48,15 @@ class Phrase:
 
 
 _BLOCK = 512  # characters scanned at once; bounds what a cut has to copy
+_WORD_ROOM = 32  # characters of a word that may wait for its end before they are looked at
 _TAG_ROOM = 16  # characters kept of a long silent block, so that its closing tag is recognised whole
-_CONNECTIVE_S = 3.5
+_CONNECTIVE_MS = 3500
 _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _HALF = re.compile("[\ud800-\udfff]")
 _REASONS = {
     Grade.SENTENCE: "sentence",
     Grade.LINE: "line",
+    Grade.SILENT: "silent",
     Grade.CLAUSE: "clause",
     Grade.CONNECTIVE: "clause",
     Grade.WORD: "cap",
@@ -84,7 +87,7 @@ class PhraseSplitter:
         self,
         language: str | None = None,
         *,
-        first_s: float = 0.7,
+        first_s: float = 0.6,
         max_phrase_s: float = 8.0,
         comfortable_s: float = 2.75,
         tail_s: float = 0.6,
@@ -95,19 +98,18 @@ class PhraseSplitter:
             raise ValueError("phrase lengths and runways must be positive, and max_phrase_s at least 1")
         self._language = language
         prepare(language)
-        self._first_s, self._max_s = first_s, max_phrase_s
-        self._comfortable_s, self._tail_s = min(comfortable_s, max_phrase_s), tail_s
+        self._first_ms, self._max_ms = round(1000 * first_s), round(1000 * max_phrase_s)
+        self._comfortable_ms, self._tail_ms = round(1000 * min(comfortable_s, max_phrase_s)), round(1000 * tail_s)
         self._low_runway_s, self._stall_runway_s = low_runway_s, stall_runway_s
         self._scanner = Scanner(lexicon(primary_tag(language)))
-        self._scanner.limit_s = max_phrase_s
-        self._scanner.connective_s = min(_CONNECTIVE_S, max_phrase_s / 2)
-        self._start_s = 0.0
+        self._start_ms = 0
+        self._set_limits()
         self._spoke = False
         self._soft: Boundary | None = None
         self._half = ""
-        self._last_push_s: float | None = None
+        self._last_push_s = math.inf
         self._gap_s = 0.1
-        self._stall_at_s: float | None = None
+        self._stall_at_s: float | None = None  # by default a while after the last push
         self._runway_at_s: float | None = None
 
     @property
@@ -120,16 +122,31 @@ class PhraseSplitter:
         """When `poll` is worth calling; None when no timer is pending."""
         if not self._scanner.text:
             return None
-        times = [t for t in (self._stall_at_s, self._runway_at_s) if t is not None]
-        return min(times, default=None)
+        due_s = self._stall_s if self._runway_at_s is None else min(self._stall_s, self._runway_at_s)
+        return due_s if math.isfinite(due_s) else None
+
+    @property
+    def _stall_s(self) -> float:
+        """When the text counts as stalled: after three times the usual gap between tokens, within limits."""
+        if self._stall_at_s is not None:
+            return self._stall_at_s
+        return self._last_push_s + min(max(3 * self._gap_s, 0.25), 0.6)
 
     def push(self, delta: str, now_s: float = 0.0) -> list[Phrase]:
         """Takes in the next piece of text and returns the phrases that it completed."""
         if not delta:
             return []
         out: list[Phrase] = []
-        self._feed(self._whole(delta), out)
-        self._note_time(now_s)
+        scanner = self._scanner
+        if delta.isascii() and delta.isalpha() and not self._half and scanner.idle and len(delta) < _WORD_ROOM > scanner.unseen:
+            scanner.text += delta  # a word in the making is no news: looked at with what follows
+        else:
+            self._feed(self._whole(delta), out)
+        if now_s > self._last_push_s:
+            self._gap_s += 0.2 * (min(now_s - self._last_push_s, 1.0) - self._gap_s)
+        self._last_push_s = now_s
+        self._stall_at_s = None
+        self._runway_at_s = now_s if self._soft is not None else None
         return out
 
     def likely(self) -> Phrase | None:
@@ -137,7 +154,7 @@ class PhraseSplitter:
 
         A model can take it in while the next token is on its way. Nothing is released, and it may turn out otherwise.
         """
-        mark = self._scanner.stalled_mark()
+        mark = self._scanner.stalled_mark() if not self._scanner.unseen else None
         if mark is None or self._size(mark) <= 0 or not self._fits(mark):
             return None
         text = self._scanner.text[: mark.at - self._scanner.base]
@@ -157,9 +174,10 @@ class PhraseSplitter:
             runway_s: Audio not yet played, in seconds, this splitter's released phrases included.
         """
         out: list[Phrase] = []
-        if self._stall_at_s is not None and now_s >= self._stall_at_s:
+        self._catch_up(out)
+        if now_s >= self._stall_s:
             if runway_s < self._stall_runway_s:
-                self._stall_at_s = None
+                self._stall_at_s = math.inf
                 self._release_stalled(out)
             else:
                 self._stall_at_s = now_s + runway_s - self._stall_runway_s
@@ -168,28 +186,29 @@ class PhraseSplitter:
                 self._runway_at_s = now_s + runway_s - self._low_runway_s
             else:
                 self._runway_at_s = None
-                if self._size(self._soft) >= (self._tail_s if self._spoke else self._first_s):
+                if self._size(self._soft) >= (self._tail_ms if self._spoke else self._first_ms):
                     self._cut(self._soft, "runway", out)
         return out
 
     def flush(self, now_s: float = 0.0) -> list[Phrase]:
         """Releases everything pending now, held groups included; the turn goes on."""
         out: list[Phrase] = []
-        self._cut(Boundary(self._scanner.seen, self._scanner.seconds, Grade.WORD), "flush", out)
+        self._catch_up(out)
+        self._cut(Boundary(self._scanner.seen, self._scanner.ms, Grade.WORD), "flush", out)
         return out
 
     def end(self, now_s: float = 0.0) -> list[Phrase]:
         """Releases the rest; its last phrase is `final`. Empty when nothing is pending."""
         out: list[Phrase] = []
+        self._catch_up(out)
         if self._half:
             self._half = ""
             self._feed("\ufffd", out)
         last = self._scanner.last_mark()
         if last is not None and self._fits(last):
-            rest_s = self._scanner.seconds - last.seconds
-            if rest_s >= self._tail_s:
+            if self._scanner.ms - last.ms >= self._tail_ms:
                 self._cut(last, _REASONS[last.grade], out)
-        rest = Boundary(self._scanner.seen, self._scanner.seconds, Grade.WORD)
+        rest = Boundary(self._scanner.seen, self._scanner.ms, Grade.WORD)
         self._cut(rest, "end", out, final=True)
         return out
 
@@ -207,32 +226,38 @@ class PhraseSplitter:
         return _HALF.sub("\ufffd", text)
 
     def _feed(self, text: str, out: list[Phrase]) -> None:
-        scanner = self._scanner
         for start in range(0, len(text), _BLOCK):
-            scanner.append(text[start : start + _BLOCK])
-            while (boundary := scanner.advance()) is not None:
-                self._consider(boundary, out)
+            self._scanner.text += text[start : start + _BLOCK]
+            self._catch_up(out)
+
+    def _catch_up(self, out: list[Phrase]) -> None:
+        while (boundary := self._scanner.advance()) is not None:
+            self._consider(boundary, out)
 
     def _consider(self, found: Boundary, out: list[Phrase]) -> None:
         if found.grade is Grade.OVERFLOW:
             self._overflow(found, out)
-        elif found.at <= self._scanner.base or self._size(found) <= 0:
-            return  # silent so far: joins what follows
+        elif found.at <= self._scanner.base:
+            return
+        elif self._size(found) <= 0:  # silent so far: a block is done with, anything less joins what follows
+            if found.grade is Grade.SILENT:
+                self._cut(found, _REASONS[found.grade], out)
         elif self._fits(found):
             self._cut(found, _REASONS[found.grade], out)
         else:
             self._soft = found
 
-    def _size(self, boundary: Boundary) -> float:
-        return boundary.seconds - self._start_s
+    def _size(self, boundary: Boundary) -> int:
+        """Milliseconds of speech up to the boundary."""
+        return boundary.ms - self._start_ms
 
     def _fits(self, found: Boundary) -> bool:
         if not self._spoke:
-            least = self._first_s
-        elif found.grade >= Grade.LINE:
-            least = self._tail_s
+            least = self._first_ms
+        elif found.grade >= Grade.SILENT:
+            least = self._tail_ms
         else:
-            least = self._comfortable_s
+            least = self._comfortable_ms
         return self._size(found) >= least
 
     # Text out.
@@ -250,20 +275,23 @@ class PhraseSplitter:
         out.append(Phrase(text, start, spoken, reason, final))
         self._spoke = self._spoke or bool(spoken.text)
         scanner.drop(place.at)
-        self._start_s = place.seconds
-        scanner.limit_s = place.seconds + self._max_s
-        scanner.connective_s = place.seconds + min(_CONNECTIVE_S, self._max_s / 2)
+        self._start_ms = place.ms
+        self._set_limits()
         if self._soft is not None and self._soft.at <= place.at:
             self._soft = self._runway_at_s = None
+
+    def _set_limits(self) -> None:
+        self._scanner.limit_ms = self._start_ms + self._max_ms
+        self._scanner.connective_ms = self._start_ms + min(_CONNECTIVE_MS, self._max_ms // 2)
 
     def _overflow(self, found: Boundary, out: list[Phrase]) -> None:
         scanner = self._scanner
         chars = scanner.seen - scanner.base
         if scanner.silent:
             if chars > scanner.limit_chars:
-                self._cut(Boundary(scanner.seen - _TAG_ROOM, scanner.seconds, Grade.WORD), "cap", out)
+                self._cut(Boundary(scanner.seen - _TAG_ROOM, scanner.ms, Grade.WORD), "cap", out)
             return
-        hard = chars > scanner.limit_chars or (self._size(found) >= 1.5 * self._max_s and not scanner.literal)
+        hard = chars > scanner.limit_chars or (self._size(found) >= 1.5 * self._max_ms and not scanner.literal)
         place = self._best_place(hard)
         if place is not None:
             self._cut(place, "cap", out)
@@ -273,7 +301,7 @@ class PhraseSplitter:
     def _best_place(self, hard: bool) -> Boundary | None:
         """Where to cut text that has grown too long: a clause, a word, at worst between two characters."""
         scanner = self._scanner
-        least = 0.0 if hard else self._max_s / 4
+        least = 0 if hard else self._max_ms // 4
         for place in (self._soft, scanner.word, scanner.rough if hard else None):
             if place is not None and place.at > scanner.base and self._size(place) >= least:
                 return place
@@ -296,16 +324,9 @@ class PhraseSplitter:
             return None
         if before.isdigit() and after.isdigit() and not hard:
             return None
-        return Boundary(scanner.seen - 1, scanner.seconds - WEIGHTS[after], Grade.WORD)
+        return Boundary(scanner.seen - 1, scanner.ms - WEIGHTS_MS[after], Grade.WORD)
 
     # Timers.
-
-    def _note_time(self, now_s: float) -> None:
-        if self._last_push_s is not None and now_s > self._last_push_s:
-            self._gap_s += 0.2 * (min(now_s - self._last_push_s, 1.0) - self._gap_s)
-        self._last_push_s = now_s
-        self._stall_at_s = now_s + min(max(3 * self._gap_s, 0.25), 0.6)
-        self._runway_at_s = now_s if self._soft is not None else None
 
     def _release_stalled(self, out: list[Phrase]) -> None:
         scanner = self._scanner

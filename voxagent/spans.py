@@ -18,11 +18,11 @@ _LITERAL = "`>"
 
 @dataclass(slots=True)
 class Span:
-    """Something open: what closes it, where it began, and the speech before it."""
+    """Something open: what closes it, where it began, and the milliseconds of speech before it."""
 
     closers: str
     start: int
-    seconds: float
+    ms: int
 
 
 class OpenSpans:
@@ -73,28 +73,28 @@ class OpenSpans:
             return self._run == "close"
         return any(ch in span.closers for span in self._stack)
 
-    def open(self, closers: str, at: int, seconds: float, *, tentative: bool = False) -> None:
+    def open(self, closers: str, at: int, ms: int, *, tentative: bool = False) -> None:
         """Opens a span at the offset `at`."""
-        self._push(closers, at, seconds)
+        self._push(closers, at, ms)
         self._run_start = at
         self.tentative = tentative
 
-    def _push(self, closers: str, at: int, seconds: float) -> None:
+    def _push(self, closers: str, at: int, ms: int) -> None:
         if len(self._stack) >= _DEEPEST:
             self._stack.clear()
-        self._stack.append(Span(closers, at, seconds))
+        self._stack.append(Span(closers, at, ms))
 
-    def toggle(self, ch: str, kind: Kind, before: str, at: int, seconds: float) -> Span | None:
+    def toggle(self, ch: str, kind: Kind, before: str, at: int, ms: int) -> Span | None:
         """Takes in a quote, bracket or markup character; returns the span that it closed."""
         if kind is Kind.MARKUP:
-            self._toggle_markup(ch, before, at, seconds)
+            self._toggle_markup(ch, before, at, ms)
             return None
         closed = self._close(ch)
         if closed is not None:
             return closed
         stray = ch not in BRACKETS or (ch == "(" and before in ":;-") or (kind is Kind.QUOTE and before.isalnum())
         if not stray:  # a quote after a letter means inches, or a quotation whose start was lost
-            self.open(BRACKETS[ch], at, seconds, tentative=ch in '"＂»›')
+            self.open(BRACKETS[ch], at, ms, tentative=ch in '"＂»›')
         return None
 
     def _close(self, ch: str) -> Span | None:
@@ -106,14 +106,14 @@ class OpenSpans:
                 return span
         return None
 
-    def _toggle_markup(self, ch: str, before: str, at: int, seconds: float) -> None:
+    def _toggle_markup(self, ch: str, before: str, at: int, ms: int) -> None:
         if before != ch:
             opened = any(span.closers == ch for span in self._stack)
             free = not before.isalnum() or (ch == "*" and is_unspaced(before))
             self._run = "close" if opened and not before.isspace() else "open" if free else ""
             self._run_start = at
         if self._run == "open":
-            self._push(ch, at, seconds)
+            self._push(ch, at, ms)
             self.tentative = True
         elif self._run == "close":
             for depth in range(len(self._stack) - 1, -1, -1):
