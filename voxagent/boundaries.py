@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from voxagent.lexicon import Lexicon
-from voxagent.marks import KINDS, LOUD, LOUDER, WEIGHTS_MS, Kind, speech_ms
+from voxagent.marks import KINDS, LOUD, LOUDER, TOP_LEVEL_DOMAINS, WEIGHTS_MS, Kind, speech_ms
 from voxagent.spans import OpenSpans, Span
 from voxagent.verdicts import Mark, Verdict, judge, safe_when_stalled
 
@@ -67,9 +67,11 @@ _ADDRESS = re.compile(
     r"\S{0,3}(?:[a-z][a-z0-9+.-]{1,9}://|www\.|\S{1,64}@|[\w-]{1,64}(?:\.[\w-]{1,64}){1,4}/|data:)", re.IGNORECASE
 )
 _ADDRESS_WORD = re.compile(
-    r"(?:[a-z][a-z0-9+.-]{1,9}://\S+|www\.\S+|\S{1,64}@\S+\.\w{2,}|[\w-]{2,64}(?:\.[\w-]{2,64}){0,4}\.[a-z]{2,}(?:/\S*)?)$",
+    rf"(?:[a-z][a-z0-9+.-]{{1,9}}://\S+|www\.\S+|\S{{1,64}}@\S+\.\w{{2,}}|"
+    rf"[\w-]{{2,64}}(?:\.[\w-]{{2,64}}){{0,4}}\.(?:{TOP_LEVEL_DOMAINS})(?:/\S*)?)$",
     re.IGNORECASE,
 )
+_ADDRESS_START = re.compile(r"[\"'“„«(]?(?:[a-z][a-z0-9+.-]{1,9}:/|www\.)$", re.IGNORECASE)
 _LOOKAHEAD = 64  # characters after a mark within which it is judged; keeps the work linear
 _LONG_TAG = 300
 _CLUSTER = frozenset((Kind.STOP, Kind.END, Kind.FULL_STOP, Kind.ELLIPSIS))
@@ -112,6 +114,8 @@ class Scanner:
         self._clause = lex.clause_opener
         self._next = LOUD if lex.particles else LOUDER
         self._connected = 0
+        self._bracket: Boundary | None = None  # before an open bracket whose words are being counted
+        self._bracket_words = 0
         self._until = ""
         self._silence = Boundary(0, 0, Grade.OVERFLOW)
 
@@ -231,13 +235,14 @@ class Scanner:
     def _skip(self, index: int) -> Boundary | None:
         """Passes over words and spaces, at C speed, as long as nothing but a clause can begin in them."""
         text = self.text
-        loud = (self._next if self._plain else LOUD).search(text, index)
-        end = len(text) if loud is None else loud.start()
-        if end == index or end > self.limit_chars:
-            return None
+        loud = (self._next if self._plain and self._bracket is None else LOUD).search(text, index)
+        end = min(len(text) if loud is None else loud.start(), self.limit_chars)
         run = text[index:end]
         ms = self.ms + sum(map(WEIGHTS_MS.__getitem__, run))
         if ms >= self.limit_ms:
+            end, ms = self._short_of_limit(index)
+            run = text[index:end]
+        if end <= index:
             return None
         found = None
         if ms >= self.connective_ms:
@@ -254,6 +259,14 @@ class Scanner:
         self.ms = ms
         self.seen = self.base + end
         return found
+
+    def _short_of_limit(self, index: int) -> tuple[int, int]:
+        """The place before the character that reaches the limit, and the speech up to there."""
+        ms = self.ms
+        while (after := ms + WEIGHTS_MS[self.text[index]]) < self.limit_ms:
+            ms = after
+            index += 1
+        return index, ms
 
     def _set_free(self, start: int, end: int, ms: int) -> None:
         """Notes that spaces between the two places are outside of all that is held."""
@@ -304,12 +317,17 @@ class Scanner:
             self._consider_close(index, self._toggle(index, ch, kind))
         elif ch in "`<":
             self._open_literal(index, ch)
-        return self._before_address(index, ch) if ch in "`@" else None
+        return self._before_address(index, ch) if ch in "`@/" else None
 
     def _before_address(self, index: int, ch: str) -> Boundary | None:
         """An address or code is read apart: the word boundary before it is a clause end."""
         start = self._word_start - self.base
-        opens = start == index if ch == "`" else 0 <= start < index and self.text[index - 1].isalnum()
+        if ch == "`":
+            opens = start == index
+        elif ch == "@":
+            opens = 0 <= start < index and self.text[index - 1].isalnum()
+        else:
+            opens = start >= 0 and _ADDRESS_START.match(self.text, start, index + 1) is not None
         before = self.rough if opens else None
         if before is None or len(self._spans) > (ch == "`"):
             return None
@@ -320,7 +338,7 @@ class Scanner:
     def _newline(self, index: int) -> Boundary | None:
         self._touch_solid(index)
         self._spans.clear()
-        self._candidate = None
+        self._candidate = self._bracket = None
         self._line = self._word_start = self.seen
         self._plain = True
         if self._solid <= self.base:
@@ -335,6 +353,8 @@ class Scanner:
         return True
 
     def _space(self, index: int) -> Boundary | None:
+        if self._bracket is not None:
+            return self._in_bracket()
         start, plain = self._word_start - self.base, self._plain
         self._word_start, self._plain = self.seen, True
         if not self._touch_solid(index) or not index or self._spans or self._candidate is not None:
@@ -346,6 +366,16 @@ class Scanner:
         if not plain and (word[-1:] == "`" or _ADDRESS_WORD.match(word)):
             return Boundary(self.seen - 1, self.ms, Grade.CLAUSE)
         return None
+
+    def _in_bracket(self) -> Boundary | None:
+        """A bracket of three words or more is read apart: the word boundary before it is a clause end."""
+        self._word_start, self._plain = self.seen, True
+        self._bracket_words += 1
+        before = self._bracket
+        if before is None or self._bracket_words < 2:
+            return None
+        self._bracket = None
+        return Boundary(before.at, before.ms, Grade.CLAUSE) if before.at > self.base else None
 
     def _may_end(self, word: str) -> bool:
         """Whether stalled text may be cut after the word: no number, no sign, no article before a noun."""
@@ -359,6 +389,8 @@ class Scanner:
         if kind is Kind.DASH and not self.text[max(0, self._line - self.base) : index].strip(" \t>"):
             return None
         self._consider(index, index + 1, kind)
+        if ch == "." and self._word_start >= self.base:
+            return self._before_address(index, ch)
         if kind is Kind.FULL_STOP and not self._spans and self._candidate is not None:
             # Nothing but an end, and nothing can hold it: no look-ahead.
             found, self._candidate = self._candidate, None
@@ -373,6 +405,9 @@ class Scanner:
     def _toggle(self, index: int, ch: str, kind: Kind) -> Span | None:
         before = self.text[index - 1] if index else " "
         closed = self._spans.toggle(ch, kind, before, self.base + index, self.ms)
+        self._bracket = None
+        if closed is None and ch in "(（" and self._solid > self.base and len(self._spans) == 1:
+            self._bracket, self._bracket_words = self.rough, 0
         if closed is not None and ch == ")" and self.text[: max(0, closed.start - self.base)].endswith("]"):
             self.ms = closed.ms  # the address of a markdown link is not spoken
         return closed

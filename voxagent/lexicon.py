@@ -29,10 +29,10 @@ class Lexicon:
         connectives: Words that open a clause.
         coordinators: Words that open a clause when a subject follows.
         subjects: Words that follow a coordinator when it opens a clause.
-        clause_opener: Finds a space before a word that opens a clause, once that word is complete (and the subject after
-            a coordinator).
+        clause_opener: Finds the place before a word that opens a clause, once that word is complete (and the subject
+            after a coordinator); the file's ``clause`` adds what a list of words cannot say.
         tags: Words that stay with the comma before them (", please").
-        awaited: Beginnings of tags and counted abbreviations: after a comma, wait for the rest.
+        awaited: Beginnings of tags and abbreviations: after a comma, wait for the rest.
         determiners: Words that a cut never follows.
         articles: Determiners that betray an adjective list ("a cool, dry place").
         suffixes: Endings of abbreviations (German "Goethestr.").
@@ -89,6 +89,7 @@ def lexicon(tag: str) -> Lexicon:
         both: str = f"{own.get(key, '')} {shared.get(key, '')}"
         return frozenset(both.split())
 
+    subjects = words("subjects")
     return Lexicon(
         language=tag,
         titles=words("titles"),
@@ -99,8 +100,10 @@ def lexicon(tag: str) -> Lexicon:
         calendar=words("calendar"),
         connectives=words("connectives"),
         coordinators=words("coordinators"),
-        subjects=words("subjects"),
-        clause_opener=_clause_opener(words("connectives"), words("coordinators"), words("subjects")),
+        subjects=subjects,
+        clause_opener=_clause_opener(
+            words("connectives"), words("coordinators"), subjects, str(own.get("clause", ""))
+        ),
         tags=words("tags"),
         awaited=frozenset(w[:n] for w in words("tags") | words("counted") for n in range(1, len(w) + 1)),
         determiners=words("determiners") | words("articles"),
@@ -115,12 +118,15 @@ def lexicon(tag: str) -> Lexicon:
 
 
 def _clause_opener(
-    connectives: frozenset[str], coordinators: frozenset[str], subjects: frozenset[str]
+    connectives: frozenset[str], coordinators: frozenset[str], subjects: frozenset[str], pattern: str
 ) -> re.Pattern[str] | None:
-    parts = [_any_of(connectives)] if connectives else []
+    words = [_any_of(connectives)] if connectives else []
     if coordinators and subjects:
-        parts.append(f"{_any_of(coordinators)} {_any_of(subjects)}")
-    return re.compile(rf"(?<=\S) (?:{'|'.join(parts)}) ", re.IGNORECASE) if parts else None
+        words.append(f"{_any_of(coordinators)} {_any_of(subjects)}")
+    parts = [rf"(?<=\S) (?:{'|'.join(words)}) "] if words else []
+    if pattern:
+        parts.append(pattern)
+    return re.compile("|".join(parts), re.IGNORECASE) if parts else None
 
 
 def _any_of(words: frozenset[str]) -> str:

@@ -64,6 +64,12 @@ _CLOSERS = frozenset("".join(BRACKETS.values()))
 _FIXED.update(dict.fromkeys(BRACKETS.keys() - _FIXED.keys(), Kind.OPEN))
 _FIXED.update(dict.fromkeys(_CLOSERS - _FIXED.keys(), Kind.CLOSE))
 
+TOP_LEVEL_DOMAINS = (
+    "com|org|net|edu|gov|io|co|uk|de|fr|es|it|nl|pl|pt|ru|tr|vn|th|jp|kr|cn|in|eu|app|dev|ai|info|biz|me|tv|us|ca|au|"
+    "br|example"
+)
+"""Alternatives of a regular expression."""
+
 WIDE_MARKS = frozenset("！？。｡，、､；：।॥۔።፧…⋯")
 """Marks that need no space after them."""
 

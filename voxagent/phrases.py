@@ -50,7 +50,7 @@ class Phrase:
 _BLOCK = 512  # characters scanned at once; bounds what a cut has to copy
 _WORD_ROOM = 32  # characters of a word that may wait for its end before they are looked at
 _TAG_ROOM = 16  # characters kept of a long silent block, so that its closing tag is recognised whole
-_CONNECTIVE_MS = 3500
+_CONNECTIVE_MS = 2000
 _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _HALF = re.compile("[\ud800-\udfff]")
 _REASONS = {
@@ -88,7 +88,7 @@ class PhraseSplitter:
         language: str | None = None,
         *,
         first_s: float = 0.6,
-        max_phrase_s: float = 8.0,
+        max_phrase_s: float = 10.0,
         comfortable_s: float = 2.75,
         tail_s: float = 0.6,
         low_runway_s: float = 1.0,

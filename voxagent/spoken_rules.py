@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from voxagent.marks import TOP_LEVEL_DOMAINS
 from voxagent.spoken_numbers import Wording, cardinal, digits, ordinal
 
 Say = Callable[[re.Match[str], Wording], str | None]
@@ -52,11 +53,7 @@ EMOJI = (
     r"(?:[\U0001F000-\U0001FAFF☀-➿⬅-⭕⌚⌛⏩-⏺▪-◾〰〽㊗㊙™©®]|[0-9#*]\ufe0f?\u20e3)"
     r"[\ufe0e\ufe0f\u20e3\u200d\U0001F3FB-\U0001F3FF\U000E0020-\U000E007F]*"
 )
-_TLD = (
-    "com|org|net|edu|gov|io|co|uk|de|fr|es|it|nl|pl|pt|ru|tr|vn|th|jp|kr|cn|in|eu|app|dev|ai|info|biz|me|tv|us|ca|au|"
-    "br|example"
-)
-_HOST = rf"(?:[A-Za-z0-9](?:[A-Za-z0-9-]{{0,61}}[A-Za-z0-9])?\.)+(?:{_TLD}|test|local|[a-z]{{3,18}}(?=/))"
+_HOST = rf"(?:[A-Za-z0-9](?:[A-Za-z0-9-]{{0,61}}[A-Za-z0-9])?\.)+(?:{TOP_LEVEL_DOMAINS}|test|local|[a-z]{{3,18}}(?=/))"
 _URL_REST = r"[^\s<>\"'`)\]]*[^\s<>\"'`)\].,;:!?。，]"
 _PATH = r"(?:/[^\s<>\"'`)\]]*[^\s<>\"'`)\].,;:!?。，])?"
 

@@ -31,7 +31,6 @@ _INITIALS = re.compile(r"(?:[^\W\d_][.-])*[^\W\d_]$")
 _NUMBER = re.compile(r"[-+]?\d[\d.,:/]*$")
 _PLAIN = re.compile(r"[^\W\d_]{3,}(?:['’][^\W\d_]+)?$")
 _FOOTNOTE = re.compile(r"\[\d*$")
-_BLANKS = re.compile(r"\s*")
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]*)?")
 
 
@@ -56,11 +55,12 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """What follows a mark: first visible character, the word it opens, is that word complete."""
+    """What follows a mark: first visible character, the word it opens, is that word complete, and what ends it."""
 
     char: str
     word: str
     complete: bool
+    ended_by: str
 
     @property
     def lower(self) -> bool:
@@ -73,15 +73,15 @@ class Next:
 
 def look(after: str) -> Next | None:
     """Reads the next word behind whitespace and opening marks; None when nothing visible came yet."""
-    start = _BLANKS.match(after).end()  # type: ignore[union-attr]
-    while start < len(after) and after[start] in _OPENERS:
+    start = 0
+    while start < len(after) and (after[start] in _OPENERS or after[start].isspace()):
         start += 1
     if start >= len(after):
         return None
     word = _WORD.match(after, start)
     if word is None:
-        return Next(after[start], "", True)
-    return Next(after[start], word.group(), word.end() < len(after))
+        return Next(after[start], "", True, "")
+    return Next(after[start], word.group(), word.end() < len(after), after[word.end() : word.end() + 1])
 
 
 def judge(mark: Mark, after: str, lex: Lexicon) -> Verdict:
@@ -275,11 +275,13 @@ def _judge_capital(ahead: Next) -> Verdict:
 def _judge_comma_word(mark: Mark, ahead: Next, lex: Lexicon) -> Verdict:
     word = ahead.word.casefold()
     last = _last_word(mark.text)
-    strict = last[-1:].isdigit() or (last.isalpha() and _before_last(mark.text).casefold() in lex.articles)
+    strict = last.islower() and _before_last(mark.text).casefold() in lex.articles
     tag_possible = word in lex.awaited
     if not ahead.complete and (strict or tag_possible):
         return Verdict.HOLD
-    if word in lex.tags or (word in lex.counted and word not in lex.starters):
+    if word in lex.tags and not ahead.ended_by.isspace():
+        return Verdict.REJECT
+    if word in lex.counted and word not in lex.starters:
         return Verdict.REJECT
     if strict and not (word in lex.connectives or word in lex.coordinators or word in lex.subjects):
         return Verdict.REJECT
