@@ -206,16 +206,18 @@ class Scanner:
     # The walk.
 
     @property
-    def idle(self) -> bool:
-        """A word that comes next can be no news: nothing is under judgement, nothing silent is open."""
-        return self._candidate is None and not self._until and not self._spans.tentative
+    def room(self) -> int:
+        """Letters and spaces of ASCII that may come before there is anything to look at."""
+        if self._candidate is not None or self._until or self._spans.tentative or self._bracket is not None:
+            return 0
+        return max(0, (self.connective_ms - self.ms) // WEIGHTS_MS["a"] - self.unseen)
 
     def advance(self) -> Boundary | None:
         """Looks at characters until a boundary is certain; None when all text is seen."""
         text, base = self.text, self.base
         size = len(text)
         while (index := self.seen - base) < size:
-            if self.idle:
+            if self._candidate is None and not self._until and not self._spans.tentative:
                 found = self._skip(index)
                 if found is not None:
                     return found
@@ -236,7 +238,9 @@ class Scanner:
         """Passes over words and spaces, at C speed, as long as nothing but a clause can begin in them."""
         text = self.text
         loud = (self._next if self._plain and self._bracket is None else LOUD).search(text, index)
-        end = min(len(text) if loud is None else loud.start(), self.limit_chars)
+        end = len(text) if loud is None else loud.start()
+        if end > self.limit_chars:
+            end = self.limit_chars
         run = text[index:end]
         ms = self.ms + sum(map(WEIGHTS_MS.__getitem__, run))
         if ms >= self.limit_ms:
@@ -244,13 +248,13 @@ class Scanner:
             run = text[index:end]
         if end <= index:
             return None
-        found = None
-        if ms >= self.connective_ms:
-            found, end, ms = self._conjoin(index, end, ms)
+        found, last = None, run.rfind(" ")
+        if ms >= self.connective_ms and self._clause is not None and (last >= 0 or not run.isascii()):
+            found, end, ms = self._conjoin(self._clause, index, end, ms)
             run = text[index:end]
+            last = run.rfind(" ")
         if not self._spans:
             self._set_free(index, end, ms)
-        last = run.rfind(" ")
         if last >= 0:
             self._word_start = self.base + index + last + 1
             body = len(run[:last].rstrip(" "))
@@ -271,16 +275,20 @@ class Scanner:
     def _set_free(self, start: int, end: int, ms: int) -> None:
         """Notes that spaces between the two places are outside of all that is held."""
         start, end = start + self.base, end + self.base
-        if self._free and self._free[-1].end == start:
-            start = self._free.pop().start
-        self._free.append(_Stretch(start, end, ms))
+        last = self._free[-1] if self._free else None
+        if last is not None and last.end == start:
+            last.end, last.ms = end, ms
+        else:
+            self._free.append(_Stretch(start, end, ms))
 
-    def _conjoin(self, index: int, end: int, ms: int) -> tuple[Boundary | None, int, int]:
+    def _conjoin(
+        self, opener: re.Pattern[str], index: int, end: int, ms: int
+    ) -> tuple[Boundary | None, int, int]:
         """Finds the first word boundary at which the next words show that a clause began there."""
         text, base = self.text, self.base
-        if self._clause is None or self._spans:
+        if self._spans:
             return None, end, ms
-        for found in self._clause.finditer(text, max(0, index - _LOOKAHEAD, self._connected - base), end):
+        for found in opener.finditer(text, max(0, index - _LOOKAHEAD, self._connected - base), end):
             at = found.start()
             here = ms - speech_ms(text[at:end])
             if here >= self.connective_ms and found.end() > index:

@@ -48,7 +48,6 @@ class Phrase:
 
 
 _BLOCK = 512  # characters scanned at once; bounds what a cut has to copy
-_WORD_ROOM = 32  # characters of a word that may wait for its end before they are looked at
 _TAG_ROOM = 16  # characters kept of a long silent block, so that its closing tag is recognised whole
 _CONNECTIVE_MS = 2000
 _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
@@ -107,6 +106,7 @@ class PhraseSplitter:
         self._spoke = False
         self._soft: Boundary | None = None
         self._half = ""
+        self._room = 0  # characters of plain words that need not be looked at yet
         self._last_push_s = math.inf
         self._gap_s = 0.1
         self._stall_at_s: float | None = None  # by default a while after the last push
@@ -138,10 +138,12 @@ class PhraseSplitter:
             return []
         out: list[Phrase] = []
         scanner = self._scanner
-        if delta.isascii() and delta.isalpha() and not self._half and scanner.idle and len(delta) < _WORD_ROOM > scanner.unseen:
-            scanner.text += delta  # a word in the making is no news: looked at with what follows
+        if len(delta) < self._room and delta.isascii() and not self._half and delta.replace(" ", "").isalpha():
+            scanner.text += delta  # words alone are no news: looked at with what follows
+            self._room -= len(delta)
         else:
             self._feed(self._whole(delta), out)
+            self._room = scanner.room
         if now_s > self._last_push_s:
             self._gap_s += 0.2 * (min(now_s - self._last_push_s, 1.0) - self._gap_s)
         self._last_push_s = now_s
@@ -227,10 +229,11 @@ class PhraseSplitter:
 
     def _feed(self, text: str, out: list[Phrase]) -> None:
         for start in range(0, len(text), _BLOCK):
-            self._scanner.text += text[start : start + _BLOCK]
+            self._scanner.text += text[start : start + _BLOCK] if len(text) > _BLOCK else text
             self._catch_up(out)
 
     def _catch_up(self, out: list[Phrase]) -> None:
+        self._room = 0
         while (boundary := self._scanner.advance()) is not None:
             self._consider(boundary, out)
 

@@ -129,6 +129,10 @@ _TOKEN = re.compile(
     rf"(\d+)|((?:[{UNSPACED}]+|(?:(?![{UNSPACED}])[^\W\d_]|[\u0900-\u0dff])+)(?: (?=\w))?)|(\s+)|([^\w\s]|_)"
 )
 _SORTS = " daws"
+# Words that start no rule: followed by a space or a comma and another word. A capitalised one must stand before a small
+# letter: names, months and titles may start something.
+_SMALL = rf"(?:(?![{UNSPACED}A-Z])[^\W\d_])"
+_PLAIN = re.compile(rf"(?:(?:{_SMALL}|[A-Z]{_SMALL}(?={_SMALL}*,? {_SMALL})){_SMALL}*(?:['’]{_SMALL}+)?,? (?={_SMALL}|[A-Z]))+")
 
 
 @lru_cache(maxsize=32)
@@ -150,6 +154,9 @@ def _compose(draft: Draft, text: str, start: int, grammar: _Grammar) -> None:
     size = len(text)
     line_start = True
     while place < size:
+        plain = _PLAIN.match(text, place)
+        if plain is not None:
+            place, line_start = plain.end(), False
         token = _TOKEN.match(text, place)
         sort = _SORTS[token.lastindex or 0] if token else "s"
         applied = _apply(text, place, grammar.buckets["l"], grammar.wording) if line_start else None
