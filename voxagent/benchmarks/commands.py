@@ -6,13 +6,14 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from voxagent.benchmarks import turn, wer
+from voxagent.benchmarks import phrase_set, phrases, turn, wer
 from voxagent.engine import Engine
 from voxagent.errors import VoxagentError
 from voxagent.models import model_load
@@ -86,3 +87,37 @@ def wer_command(
         console.print(f"[bold red]error:[/] {escape(str(error))}")
         raise typer.Exit(2) from error
     _print(console, figures, as_json)
+
+
+@bench.command("phrases")
+def phrases_command(
+    sets: Annotated[
+        list[Path] | None,
+        typer.Option("--set", help="Phrase and spoken rows as JSON Lines: a file, or a folder of them; repeatable."),
+    ] = None,
+    cuts: Annotated[int, typer.Option(help="Random ways to cut the texts into tokens.", min=1)] = 1000,
+    chars: Annotated[int, typer.Option(help="Characters of the timed text.", min=1000)] = 200_000,
+    peers: Annotated[bool, typer.Option(help="Score other splitters in the same run.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Where text is cut and how it is said: wrong and missed cuts, time to the first phrase, stalls, cost."""
+    console = Console(stderr=True, highlight=False)
+    points = entry_points(group="voxagent.splitters") if peers else ()
+    try:
+        gold = phrase_set.read(sets or [])
+        figures = phrases.measure(gold, points, phrases.Extent(cuts, chars), _progress(console))
+    except (ValueError, VoxagentError) as error:
+        console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+        raise typer.Exit(2) from error
+    _show_worst(console, figures)
+    _print(console, figures, as_json)
+
+
+def _show_worst(console: Console, figures: dict[str, Any]) -> None:
+    for row in figures["worst"]:
+        faults = [f"wrong {cut!r}" for cut in row["wrong"]] + [f"missed {cut!r}" for cut in row["missed"]]
+        waited = f"first phrase after {row['first_chars']} characters (floor {row['floor_chars']})"
+        console.print(f"[dim]worst[/] {escape(row['id'])}: {escape('; '.join([*faults, waited]))}", soft_wrap=True)
+    for row in figures["spoken_detail"]["worst"]:
+        said = f"{row['text']!r} is said {row['spoken']!r}, not {row['nearest']!r}"
+        console.print(f"[dim]worst[/] {escape(row['id'])}: {escape(said)}", soft_wrap=True)
