@@ -281,9 +281,7 @@ class Scanner:
         else:
             self._free.append(_Stretch(start, end, ms))
 
-    def _conjoin(
-        self, opener: re.Pattern[str], index: int, end: int, ms: int
-    ) -> tuple[Boundary | None, int, int]:
+    def _conjoin(self, opener: re.Pattern[str], index: int, end: int, ms: int) -> tuple[Boundary | None, int, int]:
         """Finds the first word boundary at which the next words show that a clause began there."""
         text, base = self.text, self.base
         if self._spans:

@@ -101,9 +101,7 @@ def lexicon(tag: str) -> Lexicon:
         connectives=words("connectives"),
         coordinators=words("coordinators"),
         subjects=subjects,
-        clause_opener=_clause_opener(
-            words("connectives"), words("coordinators"), subjects, str(own.get("clause", ""))
-        ),
+        clause_opener=_clause_opener(words("connectives"), words("coordinators"), subjects, str(own.get("clause", ""))),
         tags=words("tags"),
         awaited=frozenset(w[:n] for w in words("tags") | words("counted") for n in range(1, len(w) + 1)),
         determiners=words("determiners") | words("articles"),

@@ -13,11 +13,16 @@ from functools import lru_cache
 from operator import attrgetter
 
 from voxagent.lexicon import primary_tag
-from voxagent.spoken_draft import Draft
-from voxagent.spoken_english import ENGLISH
-from voxagent.spoken_markup import MARKUP
-from voxagent.spoken_numbers import Wording, cardinal, wording
-from voxagent.spoken_rules import ADDRESSES, AMOUNTS, UNSPACED, Rule
+from voxagent.spoken.asian import ASIAN
+from voxagent.spoken.draft import Draft
+from voxagent.spoken.english import ENGLISH
+from voxagent.spoken.germanic import GERMANIC
+from voxagent.spoken.markup import MARKUP
+from voxagent.spoken.numbers import Wording, cardinal, wording
+from voxagent.spoken.others import OTHERS
+from voxagent.spoken.romance import ROMANCE
+from voxagent.spoken.rules import ADDRESSES, AMOUNTS, UNSPACED, Rule
+from voxagent.spoken.slavic import SLAVIC
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +137,17 @@ _SORTS = " daws"
 # Words that start no rule: followed by a space or a comma and another word. A capitalised one must stand before a small
 # letter: names, months and titles may start something.
 _SMALL = rf"(?:(?![{UNSPACED}A-Z])[^\W\d_])"
-_PLAIN = re.compile(rf"(?:(?:{_SMALL}|[A-Z]{_SMALL}(?={_SMALL}*,? {_SMALL})){_SMALL}*(?:['’]{_SMALL}+)?,? (?={_SMALL}|[A-Z]))+")
+_PLAIN = re.compile(
+    rf"(?:(?:{_SMALL}|[A-Z]{_SMALL}(?={_SMALL}*,? {_SMALL})){_SMALL}*(?:['’]{_SMALL}+)?,? (?={_SMALL}|[A-Z]))+"
+)
+
+
+_LANGUAGES: Mapping[str, tuple[Rule, ...]] = {"en": ENGLISH, **ROMANCE, **GERMANIC, **SLAVIC, **ASIAN, **OTHERS}
 
 
 @lru_cache(maxsize=32)
 def _grammar(tag: str) -> _Grammar:
-    rules = (*MARKUP, *ADDRESSES, *(ENGLISH if tag == "en" else ()), *AMOUNTS, *_SPACES)
+    rules = (*MARKUP, *ADDRESSES, *_LANGUAGES.get(tag, ()), *AMOUNTS, *_SPACES)
     compiled = [(rule, re.compile(rule.pattern, re.MULTILINE)) for rule in rules]
     buckets = {sort: _bucket([pair for pair in compiled if sort in pair[0].starts]) for sort in "ldaws"}
     return _Grammar(buckets, wording(tag))

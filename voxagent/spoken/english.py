@@ -1,14 +1,14 @@
 """What the normaliser recognises in English only: dates, clocks, fractions, ids, phone numbers, Roman numerals.
 
-Pure; the shape of a rule is `spoken_rules.Rule`.
+Pure; the shape of a rule is `rules.Rule`.
 """
 
 from __future__ import annotations
 
 import re
 
-from voxagent.spoken_numbers import Wording, cardinal, digits, ordinal
-from voxagent.spoken_rules import NUMBER, Rule
+from voxagent.spoken.numbers import Wording, cardinal, digits, ordinal
+from voxagent.spoken.rules import NUMBER, Rule
 
 _MONTHS = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",

@@ -1,13 +1,13 @@
 """What the normaliser keeps silent: markdown, code fences, tags, think blocks, stage directions.
 
-Pure; the shape of a rule is `spoken_rules.Rule`.
+Pure; the shape of a rule is `rules.Rule`.
 """
 
 from __future__ import annotations
 
 import re
 
-from voxagent.spoken_rules import Rule, silent
+from voxagent.spoken.rules import Rule, silent
 
 _CUE = (
     r"\[(?:(?:long |short )?pause|sighs?|laugh(?:s|ing|ter)?|chuckles?|breath(?:es)?|inhales?|exhales?|whispers?|"

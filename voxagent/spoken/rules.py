@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from voxagent.marks import TOP_LEVEL_DOMAINS
-from voxagent.spoken_numbers import Wording, cardinal, digits, ordinal
+from voxagent.spoken.numbers import Wording, cardinal, digits, ordinal
 
 Say = Callable[[re.Match[str], Wording], str | None]
 """Spoken text of a match; empty for silence, None when the rule does not apply after all."""

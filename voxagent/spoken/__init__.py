@@ -1,0 +1,1 @@
+"""Written text to spoken words: the rules, by what they recognise and by language. Pure."""
