@@ -86,7 +86,9 @@ class Scanner:
     Offsets are counted from the start of the turn; `base` is that of `text[0]`.
     """
 
-    def __init__(self, lex: Lexicon) -> None:
+    def __init__(self, lex: Lexicon, *, reads_code: bool = False) -> None:
+        self.use(lex)
+        self._reads_code = reads_code
         self.text = ""
         self.base = 0
         self.seen = 0
@@ -103,7 +105,6 @@ class Scanner:
         """`text` begins inside a think block or a code fence."""
         self.silent_end: int | None = None
         """Where the silent block that was open at `base` ended."""
-        self._lex = lex
         self._spans = OpenSpans()
         self._candidate: _Candidate | None = None
         self._line = 0
@@ -111,13 +112,17 @@ class Scanner:
         self._solid = 0  # where the last visible character before whitespace ended
         self._plain = True  # nothing loud in the current word so far
         self._free: list[_Stretch] = []
-        self._clause = lex.clause_opener
-        self._next = LOUD if lex.particles else LOUDER
         self._connected = 0
         self._bracket: Boundary | None = None  # before an open bracket whose words are being counted
         self._bracket_words = 0
         self._until = ""
         self._silence = Boundary(0, 0, Grade.OVERFLOW)
+
+    def use(self, lex: Lexicon) -> None:
+        """Judges by this language from here on."""
+        self._lex = lex
+        self._clause = lex.clause_opener
+        self._next = LOUD if lex.particles else LOUDER
 
     # What the splitter asks.
 
@@ -483,7 +488,8 @@ class Scanner:
         self._spans.open("`" if ch == "`" else ">", self.base + index, self.ms, tentative=ch == "<")
         if ch == "`" and self.text[max(0, index - 2) : index + 1] == "```" and self._at_line_start(index - 2):
             self._spans.pop()
-            self._begin_silence("```", self.base + index - 2)
+            if not self._reads_code:
+                self._begin_silence("```", self.base + index - 2)
 
     def _at_line_start(self, index: int) -> bool:
         return self.base + index >= self._line and not self.text[max(0, self._line - self.base) : index].strip(" \t>")

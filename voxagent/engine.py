@@ -12,6 +12,7 @@ from typing import Any
 from voxagent.errors import EngineFull, ModelError, SessionStateError
 from voxagent.model import LatentModel, ModelSpec, SpeechOptions, Voice
 from voxagent.phrases import PhraseSplitter
+from voxagent.reading import PLAIN, Reading
 from voxagent.scheduler import admit
 from voxagent.session import SessionState
 from voxagent.stats import EngineStats
@@ -84,6 +85,7 @@ class Engine:
         *,
         seed: int | None = None,
         splitter: PhraseSplitter | None = None,
+        reading: Reading = PLAIN,
     ) -> Session:
         """Opens a turn. Cheap; a voice that is not loaded yet delays its first audio.
 
@@ -91,7 +93,9 @@ class Engine:
             voice: Name or path; None for the model's default.
             options: Language and speed.
             seed: For repeatable audio; None draws one.
-            splitter: Cuts the text into phrases; by default one for the language, bounded by the model's longest.
+            splitter: Cuts the text into phrases; by default one for the language and the reading, bounded by the
+                model's longest.
+            reading: How text is read where tastes differ; what the model knows of tags and phonemes is added.
 
         Raises:
             EngineFull: Every slot is taken.
@@ -109,7 +113,9 @@ class Engine:
             self._refused += 1
             raise EngineFull(f"all {spec.slots} slots of {spec.name} are taken: retry, or raise `slots`", 1.0)
         job = Job(options, random.getrandbits(32) if seed is None else seed)
-        splitter = splitter or PhraseSplitter(options.language, max_phrase_s=spec.max_phrase_s)
+        splitter = splitter or PhraseSplitter(
+            options.language, max_phrase_s=spec.max_phrase_s, reading=reading.known_to(spec.tags, spec.phonemes)
+        )
         loading = self._voice(voice)
         session = Session(job, spec, splitter, self._send, self._cancel_slot, self._count_end, self._forget)
         self._sessions[id(job)] = session

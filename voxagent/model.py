@@ -31,6 +31,9 @@ class ModelSpec:
         times_words: `Step.words` is filled; otherwise the ledger estimates.
         foresees: `LatentModel.prefill` may be called for a phrase that only seems likely, and be replaced by another
             call, as if it had never been, before any step.
+        tags: Voice tags it understands in the text: ``pause`` for ``[pause]``, ``break`` for ``<break …/>``. Others
+            never reach it.
+        phonemes: It takes IPA between double brackets, ``[[həˈloʊ]]``.
     """
 
     name: str
@@ -44,6 +47,8 @@ class ModelSpec:
     continues: bool = False
     times_words: bool = False
     foresees: bool = False
+    tags: tuple[str, ...] = ()
+    phonemes: bool = False
 
     def __post_init__(self) -> None:
         for field in ("sample_rate", "chunk_samples", "slots", "max_batch"):

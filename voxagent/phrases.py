@@ -14,6 +14,8 @@ from voxagent.boundaries import Boundary, Grade, Scanner
 from voxagent.lexicon import lexicon, primary_tag
 from voxagent.marks import KINDS, WEIGHTS_MS, Kind
 from voxagent.marks import speech_seconds as speech_seconds
+from voxagent.reading import PLAIN, Reading
+from voxagent.scripts import first_letter_language
 from voxagent.speakable import Speakable, prepare, speakable
 
 
@@ -47,6 +49,11 @@ class Phrase:
         return self.speakable.text
 
 
+FIRST_S = 0.6
+"""Shortest first phrase, in seconds of speech."""
+MAX_PHRASE_S = 10.0
+"""Longest phrase, in seconds of speech, where the model sets no limit."""
+
 _BLOCK = 512  # characters scanned at once; bounds what a cut has to copy
 _TAG_ROOM = 16  # characters kept of a long silent block, so that its closing tag is recognised whole
 _CONNECTIVE_MS = 2000
@@ -70,13 +77,14 @@ class PhraseSplitter:
     the phrase that follows.
 
     Args:
-        language: BCP 47 tag of the text; None is taken for English.
+        language: BCP 47 tag of the text; None is judged by the script, with Latin taken for English.
         first_s: The first phrase is released at a clause end once it lasts this long.
         max_phrase_s: No phrase is longer; endless text is cut at the best word boundary.
         comfortable_s: Later phrases are cut at clause ends only from this length on.
         tail_s: A shorter sentence joins its neighbour.
         low_runway_s: Below this much audio left, `poll` releases clauses that are shorter than `comfortable_s`.
         stall_runway_s: Below this much audio left, `poll` releases a stalled text up to the last word.
+        reading: How the text is read aloud where tastes and engines differ.
 
     Raises:
         ValueError: A length is not positive, or `max_phrase_s` is below one second.
@@ -86,12 +94,13 @@ class PhraseSplitter:
         self,
         language: str | None = None,
         *,
-        first_s: float = 0.6,
-        max_phrase_s: float = 10.0,
+        first_s: float = FIRST_S,
+        max_phrase_s: float = MAX_PHRASE_S,
         comfortable_s: float = 2.75,
         tail_s: float = 0.6,
         low_runway_s: float = 1.0,
         stall_runway_s: float = 0.5,
+        reading: Reading = PLAIN,
     ) -> None:
         if min(first_s, comfortable_s, tail_s, low_runway_s, stall_runway_s) <= 0 or max_phrase_s < 1:
             raise ValueError("phrase lengths and runways must be positive, and max_phrase_s at least 1")
@@ -100,7 +109,9 @@ class PhraseSplitter:
         self._first_ms, self._max_ms = round(1000 * first_s), round(1000 * max_phrase_s)
         self._comfortable_ms, self._tail_ms = round(1000 * min(comfortable_s, max_phrase_s)), round(1000 * tail_s)
         self._low_runway_s, self._stall_runway_s = low_runway_s, stall_runway_s
-        self._scanner = Scanner(lexicon(primary_tag(language)))
+        self._reading = reading
+        self._scanner = Scanner(lexicon(primary_tag(language)), reads_code=reading.code == "read")
+        self._undecided = language is None
         self._start_ms = 0
         self._set_limits()
         self._spoke = False
@@ -160,13 +171,13 @@ class PhraseSplitter:
         if mark is None or self._size(mark) <= 0 or not self._fits(mark):
             return None
         text = self._scanner.text[: mark.at - self._scanner.base]
-        return Phrase(text, self._scanner.base, speakable(text, self._language), _REASONS[mark.grade])
+        return Phrase(text, self._scanner.base, self._speakable(text), _REASONS[mark.grade])
 
     def expected(self, text: str) -> Phrase | None:
         """The phrase that `text`, pushed next and flushed, would become; None while other text is pending."""
         if self._scanner.text or self._half or not text:
             return None
-        return Phrase(text, self._scanner.base, speakable(text, self._language), "flush")
+        return Phrase(text, self._scanner.base, self._speakable(text), "flush")
 
     def poll(self, now_s: float, runway_s: float) -> list[Phrase]:
         """Releases what should not wait any longer.
@@ -207,9 +218,8 @@ class PhraseSplitter:
             self._half = ""
             self._feed("\ufffd", out)
         last = self._scanner.last_mark()
-        if last is not None and self._fits(last):
-            if self._scanner.ms - last.ms >= self._tail_ms:
-                self._cut(last, _REASONS[last.grade], out)
+        if last is not None and self._fits(last) and self._scanner.ms - last.ms >= self._tail_ms:
+            self._cut(last, _REASONS[last.grade], out)
         rest = Boundary(self._scanner.seen, self._scanner.ms, Grade.WORD)
         self._cut(rest, "end", out, final=True)
         return out
@@ -230,7 +240,16 @@ class PhraseSplitter:
     def _feed(self, text: str, out: list[Phrase]) -> None:
         for start in range(0, len(text), _BLOCK):
             self._scanner.text += text[start : start + _BLOCK] if len(text) > _BLOCK else text
+            if self._undecided:
+                self._decide_language()
             self._catch_up(out)
+
+    def _decide_language(self) -> None:
+        """The first letter of the turn decides by whose rules it is cut."""
+        tag = first_letter_language(self._scanner.text)
+        if tag is not None:
+            self._undecided = False
+            self._scanner.use(lexicon(tag))
 
     def _catch_up(self, out: list[Phrase]) -> None:
         self._room = 0
@@ -274,7 +293,7 @@ class PhraseSplitter:
         silent = 0
         if scanner.head_silent:
             silent = len(text) if scanner.silent_end is None else min(len(text), scanner.silent_end - start)
-        spoken = speakable(text, self._language, silent=silent)
+        spoken = self._speakable(text, silent)
         out.append(Phrase(text, start, spoken, reason, final))
         self._spoke = self._spoke or bool(spoken.text)
         scanner.drop(place.at)
@@ -282,6 +301,9 @@ class PhraseSplitter:
         self._set_limits()
         if self._soft is not None and self._soft.at <= place.at:
             self._soft = self._runway_at_s = None
+
+    def _speakable(self, text: str, silent: int = 0) -> Speakable:
+        return speakable(text, self._language, silent=silent, reading=self._reading)
 
     def _set_limits(self) -> None:
         self._scanner.limit_ms = self._start_ms + self._max_ms

@@ -13,6 +13,8 @@ from functools import lru_cache
 from operator import attrgetter
 
 from voxagent.lexicon import primary_tag
+from voxagent.reading import PLAIN, Reading
+from voxagent.scripts import script_language
 from voxagent.spoken.asian import ASIAN
 from voxagent.spoken.draft import Draft
 from voxagent.spoken.english import ENGLISH
@@ -87,17 +89,19 @@ def _carry(piece: Piece, at: int, here: _Side, there: _Side, edge: int) -> int:
     return there[0](piece) + at - here[0](piece) if copied else there[edge](piece)
 
 
-def speakable(text: str, language: str | None = None, *, silent: int = 0) -> Speakable:
+def speakable(text: str, language: str | None = None, *, silent: int = 0, reading: Reading = PLAIN) -> Speakable:
     """Turns a whole piece of written text into what should be spoken.
 
     Args:
         text: Markdown or plain text. Nothing in it raises.
-        language: BCP 47 tag; None is taken for English.
+        language: BCP 47 tag; None is judged by the script, with Latin taken for English.
         silent: Leading characters that belong to something silent which began earlier (a think block).
+        reading: What is read how, where tastes and engines differ.
     """
     draft = Draft()
     draft.hush(0, silent)
-    _compose(draft, text, silent, _grammar(primary_tag(language)))
+    tag = script_language(text) if language is None else primary_tag(language)
+    _compose(draft, text, silent, _grammar(tag), wording(tag, reading))
     spoken = draft.finish(len(text))
     if not any(map(str.isalnum, spoken)):
         return Speakable("", (Piece(0, len(text), 0, 0),) if text else ())
@@ -106,8 +110,9 @@ def speakable(text: str, language: str | None = None, *, silent: int = 0) -> Spe
 
 def prepare(language: str | None = None) -> None:
     """Compiles a language's rules, so that the first phrase does not pay for it (about 50 ms)."""
-    _grammar(primary_tag(language))
-    cardinal(1, primary_tag(language))
+    tag = primary_tag(language)
+    _grammar(tag)
+    cardinal(1, tag)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +121,6 @@ class _Bucket:
 
     rules: tuple[tuple[Rule, re.Pattern[str]], ...]
     any_rule: re.Pattern[str]
-
-
-@dataclass(frozen=True, slots=True)
-class _Grammar:
-    buckets: Mapping[str, _Bucket]
-    wording: Wording
 
 
 _SPACES = (
@@ -146,11 +145,10 @@ _LANGUAGES: Mapping[str, tuple[Rule, ...]] = {"en": ENGLISH, **ROMANCE, **GERMAN
 
 
 @lru_cache(maxsize=32)
-def _grammar(tag: str) -> _Grammar:
+def _grammar(tag: str) -> Mapping[str, _Bucket]:
     rules = (*MARKUP, *ADDRESSES, *_LANGUAGES.get(tag, ()), *AMOUNTS, *_SPACES)
     compiled = [(rule, re.compile(rule.pattern, re.MULTILINE)) for rule in rules]
-    buckets = {sort: _bucket([pair for pair in compiled if sort in pair[0].starts]) for sort in "ldaws"}
-    return _Grammar(buckets, wording(tag))
+    return {sort: _bucket([pair for pair in compiled if sort in pair[0].starts]) for sort in "ldaws"}
 
 
 def _bucket(rules: list[tuple[Rule, re.Pattern[str]]]) -> _Bucket:
@@ -158,19 +156,30 @@ def _bucket(rules: list[tuple[Rule, re.Pattern[str]]]) -> _Bucket:
     return _Bucket(tuple(rules), re.compile(either, re.MULTILINE))
 
 
-def _compose(draft: Draft, text: str, start: int, grammar: _Grammar) -> None:
-    """Writes `text[start:]` into the draft: what no rule knows is copied."""
+def _compose(draft: Draft, text: str, start: int, buckets: Mapping[str, _Bucket], words: Wording) -> None:
+    """Writes `text[start:]` into the draft: what neither a rule nor the dictionary knows is copied."""
     copied = place = start
     size = len(text)
     line_start = True
+    finder = words.reading.pronunciations.finder(words.language) if words.reading.pronunciations else None
+    known = finder.search(text, place) if finder else None
     while place < size:
-        plain = _PLAIN.match(text, place)
+        if known is not None and place >= known[0]:
+            if place == known[0]:
+                draft.copy(copied, text[copied:place])
+                draft.say(place, known[1], known[2].spoken(words.reading.phonemes))
+                copied = place = known[1]
+                line_start = False
+            known = finder.search(text, place) if finder else None
+            continue
+        end = size if known is None else known[0]
+        plain = _PLAIN.match(text, place, end)
         if plain is not None:
             place, line_start = plain.end(), False
-        token = _TOKEN.match(text, place)
+        token = _TOKEN.match(text, place, end)
         sort = _SORTS[token.lastindex or 0] if token else "s"
-        applied = _apply(text, place, grammar.buckets["l"], grammar.wording) if line_start else None
-        applied = applied or _apply(text, place, grammar.buckets[sort], grammar.wording)
+        applied = _apply(text, place, buckets["l"], words) if line_start else None
+        applied = applied or _apply(text, place, buckets[sort], words)
         if applied is None:
             line_start = line_start and sort == "w"
             place = token.end() if token else place + 1

@@ -8,6 +8,7 @@ from voxagent_pipecat.loopback import LoopbackTransport, Stamp
 from voxagent_pipecat.service import VoxAgentTTSService
 from voxagent_pipecat.settings import VoxAgentTTSSettings
 from voxagent_pipecat.speaker import SpeechStats, Spoken
+from voxagent_pipecat.transforms import speakable_transform
 
 __all__ = [
     "SILENT",
@@ -20,4 +21,5 @@ __all__ = [
     "Stamp",
     "VoxAgentTTSService",
     "VoxAgentTTSSettings",
+    "speakable_transform",
 ]

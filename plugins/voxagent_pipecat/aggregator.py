@@ -12,7 +12,8 @@ from collections.abc import AsyncIterator, Iterator
 
 from pipecat.utils.text.base_text_aggregator import Aggregation, BaseTextAggregator, TextType
 
-from voxagent.phrases import Phrase, PhraseSplitter
+from voxagent.phrases import FIRST_S, MAX_PHRASE_S, Phrase, PhraseSplitter
+from voxagent.reading import PLAIN, Reading
 
 SILENT = "silent"
 """Type of text that has no sound. Name it in `skip_text_types` of a service that is not ours."""
@@ -30,16 +31,25 @@ class PhraseAggregator(BaseTextAggregator):
     """Cuts LLM text into phrases: the first one short, later ones comfortable, none too long.
 
     Args:
-        language: BCP 47 tag of the text; None is taken for English.
+        language: BCP 47 tag of the text; None is judged by the script, with Latin taken for English.
         first_s: Shortest first phrase, in seconds of speech.
         max_phrase_s: Longest phrase.
+        reading: How text is read where tastes differ.
     """
 
-    def __init__(self, language: str | None = None, *, first_s: float = 0.7, max_phrase_s: float = 8.0) -> None:
+    def __init__(
+        self,
+        language: str | None = None,
+        *,
+        first_s: float = FIRST_S,
+        max_phrase_s: float = MAX_PHRASE_S,
+        reading: Reading = PLAIN,
+    ) -> None:
         super().__init__(aggregation_type=TextType.SENTENCE, language=language)
         self._tag = language
         self._first_s = first_s
         self._max_phrase_s = max_phrase_s
+        self._reading = reading
         self._carry = self._trail = ""
         self._ended = self._begun = False
         self._splitter = self._fresh()
@@ -58,6 +68,12 @@ class PhraseAggregator(BaseTextAggregator):
         """Takes effect with the next turn."""
         super().set_language(language)
         self._tag = language
+        if not self._begun:
+            self._splitter = self._fresh()
+
+    def set_reading(self, reading: Reading) -> None:
+        """Takes effect with the next turn."""
+        self._reading = reading
         if not self._begun:
             self._splitter = self._fresh()
 
@@ -124,7 +140,7 @@ class PhraseAggregator(BaseTextAggregator):
         return [("" if p.type == SILENT else self.take_carry(), p) for p in self._pieces(phrases)]
 
     def _fresh(self) -> PhraseSplitter:
-        return PhraseSplitter(self._tag, first_s=self._first_s, max_phrase_s=self._max_phrase_s)
+        return PhraseSplitter(self._tag, first_s=self._first_s, max_phrase_s=self._max_phrase_s, reading=self._reading)
 
     def _pieces(self, phrases: list[Phrase]) -> Iterator[Aggregation]:
         """Phrases, taken apart where more goes unspoken than Pipecat's word tracker gets over."""
@@ -147,9 +163,11 @@ class PhraseAggregator(BaseTextAggregator):
         return Aggregation(text.strip(), SILENT) if text.strip() else None
 
 
-def cut_whole(text: str, language: str | None, max_phrase_s: float, text_type: str) -> list[Carried]:
+def cut_whole(
+    text: str, language: str | None, max_phrase_s: float, text_type: str, reading: Reading = PLAIN
+) -> list[Carried]:
     """Cuts a text that is known whole; what sounds of it gets the type."""
-    splitter = PhraseSplitter(language, max_phrase_s=max_phrase_s)
+    splitter = PhraseSplitter(language, max_phrase_s=max_phrase_s, reading=reading)
     aggregator = PhraseAggregator(language)
     pieces = aggregator._carried([*splitter.push(text), *splitter.end()])
     return [(lead, piece if piece.type == SILENT else Aggregation(piece.text, text_type)) for lead, piece in pieces]

@@ -42,7 +42,8 @@ from pipecat.utils.tracing.service_decorators import traced_tts
 from pipecat.utils.types import NOT_GIVEN, is_given
 
 from voxagent.engine import Engine, EngineSettings
-from voxagent.phrases import PhraseSplitter
+from voxagent.phrases import FIRST_S, MAX_PHRASE_S, PhraseSplitter
+from voxagent.reading import PLAIN, Reading
 from voxagent.turn import Session
 from voxagent_pipecat.aggregator import SILENT, Carried, PhraseAggregator, cut_whole
 from voxagent_pipecat.contexts import AudioContexts, Unspoken
@@ -86,6 +87,7 @@ class VoxAgentTTSService(TTSService):
         lead_ms: How far ahead of the playout audio is handed on. Less reacts no faster (an interruption flushes it),
             more rides out a longer stall of the event loop.
         first_phrase_s: Shortest first phrase of a turn, in seconds of speech.
+        reading: How text is read where tastes differ: code, addresses, pronunciations.
         sample_rate: Of the output; by default the pipeline's.
         text_transforms: As in `TTSService`.
         skip_text_types: As in `TTSService`.
@@ -108,7 +110,8 @@ class VoxAgentTTSService(TTSService):
         engine_settings: EngineSettings | None = None,
         settings: VoxAgentTTSSettings | None = None,
         lead_ms: float = 300.0,
-        first_phrase_s: float = 0.7,
+        first_phrase_s: float = FIRST_S,
+        reading: Reading = PLAIN,
         sample_rate: int | None = None,
         text_transforms: list[tuple[TextType | str, TextTransform]] | None = None,
         skip_text_types: list[str] | None = None,
@@ -136,7 +139,8 @@ class VoxAgentTTSService(TTSService):
         )
         self._language = speech_options(stored).language
         self._first_s = first_phrase_s
-        self._phrases = PhraseAggregator(self._language, first_s=first_phrase_s)
+        self._reading = reading
+        self._phrases = PhraseAggregator(self._language, first_s=first_phrase_s, reading=reading)
         self._text_aggregator = self._phrases  # type: ignore[assignment]
         self._engine: Engine | None = None
         self._lead_s = lead_ms / 1000
@@ -188,6 +192,8 @@ class VoxAgentTTSService(TTSService):
         self._speaker = Speaker(self._contexts, self._open_session, self.sample_rate, self._lead_s)
         self._speaker.observe(self.observers)
         self._phrases.set_max_phrase_s(self._max_phrase_s)
+        self._reading = self._reading.known_to(engine.spec.tags, engine.spec.phonemes)
+        self._phrases.set_reading(self._reading)
         if (tag := speech_options(self._settings).language) is not None:
             check_language(tag, engine.spec)
         await self._learn_language(engine)
@@ -287,7 +293,7 @@ class VoxAgentTTSService(TTSService):
         for a page, on the event loop. And a context that gives no audio counts as a failure of the voice, so that
         text without sound must not open one.
         """
-        pieces = cut_whole(frame.text, self._language, self._max_phrase_s, str(frame.text_type))
+        pieces = cut_whole(frame.text, self._language, self._max_phrase_s, str(frame.text_type), self._reading)
         if not frame.append_to_context:
             pieces = [(lead, piece) for lead, piece in pieces if piece.type != SILENT]
         while pieces:
@@ -409,11 +415,13 @@ class VoxAgentTTSService(TTSService):
 
     @property
     def _max_phrase_s(self) -> float:
-        return self._engine.spec.max_phrase_s if self._engine is not None else 8.0
+        return self._engine.spec.max_phrase_s if self._engine is not None else MAX_PHRASE_S
 
     def _open_session(self) -> Session:
         assert self._engine is not None
-        splitter = PhraseSplitter(self._language, first_s=self._first_s, max_phrase_s=self._max_phrase_s)
+        splitter = PhraseSplitter(
+            self._language, first_s=self._first_s, max_phrase_s=self._max_phrase_s, reading=self._reading
+        )
         return self._engine.open(self._voice, speech_options(self._settings), splitter=splitter)
 
     async def _learn_language(self, engine: Engine) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from num2words import num2words
@@ -33,7 +34,8 @@ _SAME_MARK = {
     ")": ",",
 }
 _TOKEN = re.compile(
-    r"(?P<number>\d+(?:[.,]\d+)*)"
+    r"\[\[(?P<ipa>[^\[\]\n]{1,200})\]\]"
+    r"|(?P<number>\d+(?:[.,]\d+)*)"
     r"|(?P<word>(?:[^\W\d_]|[\u0300-\u036f])+(?:['’ʼ.&\-‑](?:[^\W\d_]|[\u0300-\u036f])+)*(?:(?<=[sS])['’])?)"
     r"|(?P<mark>[^\w\s])"
 )
@@ -49,12 +51,14 @@ class Token:
         end: One past the last.
         text: Its letters.
         mark: The punctuation after it, one of ``, . ? ! ; :`` or empty.
+        phonemes: IPA, when the text brings it (``[[həˈloʊ]]``).
     """
 
     start: int
     end: int
     text: str
     mark: str = ""
+    phonemes: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,8 @@ def tokenize(text: str, language: str = "en") -> list[Token]:
         start, end = match.span()
         if match.lastgroup == "mark":
             _add_mark(tokens, text, match.group(), start, end)
+        elif match.lastgroup == "ipa":
+            tokens.append(Token(start, end, "", phonemes=match.group("ipa").strip()))
         elif match.lastgroup == "number":
             tokens.extend(Token(start, end, word) for word in _number_words(match.group(), language))
         else:
@@ -106,7 +112,18 @@ def _add_mark(tokens: list[Token], text: str, found: str, start: int, end: int) 
     if text[start - 1 : start].isdigit() and text[end : end + 1].isdigit():
         return  # "12:30"
     if not last.mark or _MARKS.index(folded) < _MARKS.index(last.mark):
-        tokens[-1] = Token(last.start, last.end, last.text, folded)
+        tokens[-1] = replace(last, mark=folded)
+
+
+def pronounce(tokens: deque[Token], most: int, g2p: G2P) -> list[Word]:
+    """Takes up to `most` tokens off the front; those that bring their phonemes need no engine."""
+    if tokens and tokens[0].phonemes:
+        token = tokens.popleft()
+        return [Word(token.start, token.end, token.phonemes, token.mark)]
+    run: list[Token] = []
+    while tokens and len(run) < most and not tokens[0].phonemes:
+        run.append(tokens.popleft())
+    return g2p(run)
 
 
 def _number_words(digits: str, language: str) -> list[str]:

@@ -22,7 +22,7 @@ from voxagent.model import ModelSpec, Pcm, SpeechOptions, Step, Voice, WordTime
 from voxagent.phrases import Phrase
 from voxagent_piper.cache import cut_voice
 from voxagent_piper.espeak import EspeakG2P
-from voxagent_piper.g2p import G2P, LetterG2P, Token, Word, tokenize
+from voxagent_piper.g2p import G2P, LetterG2P, Token, Word, pronounce, tokenize
 from voxagent_piper.lexicon import LexiconG2P
 from voxagent_piper.prosody import cue, take, write
 from voxagent_piper.runtime import Floats, Parts, Scales, Stretch, Window, expand
@@ -150,6 +150,7 @@ class PiperModel:
             languages=(config.primary,) if config.primary else (),
             times_words=True,
             foresees=True,
+            phonemes=config.phoneme_type != "text",
         )
 
     @property
@@ -268,8 +269,7 @@ class PiperModel:
         voice, parts, config = slot.voice, slot.voice.parts, slot.voice.config
         while not slot.cancelled and (slot.words or slot.tokens):
             if not slot.words:
-                tokens = [slot.tokens.popleft() for _ in range(min(_TOKENS_AT_ONCE, len(slot.tokens)))]
-                slot.words.extend(voice.g2p(tokens))
+                slot.words.extend(pronounce(slot.tokens, _TOKENS_AT_ONCE, voice.g2p))
                 continue
             count = take(slot.words)
             line = write([slot.words.popleft() for _ in range(count)], config.phoneme_id_map)

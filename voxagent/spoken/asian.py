@@ -1,4 +1,4 @@
-"""What the normaliser recognises in Japanese, Korean, Thai, Vietnamese, Chinese only: dates, clocks, ordinals, Roman numerals.
+"""What the normaliser recognises in Japanese, Korean, Thai, Vietnamese, Chinese only: dates, clocks, ordinals.
 
 Pure; the shape of a rule is `rules.Rule`.
 """

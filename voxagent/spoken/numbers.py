@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from voxagent.lexicon import lexicon
+from voxagent.reading import PLAIN, Reading
 
 _HAN = "零一二三四五六七八九"
 _TURKISH = re.compile(  # written as one word by num2words; the longer of two words that begin alike comes first
@@ -102,10 +103,12 @@ class Wording:
 
     Args:
         language: Primary tag.
+        reading: The user's choices.
     """
 
-    def __init__(self, language: str) -> None:
+    def __init__(self, language: str, reading: Reading = PLAIN) -> None:
         self.language = language
+        self.reading = reading
         self.lexicon = lexicon(language)
         speech: Mapping[str, Any] = self.lexicon.speech
         self.speech = speech
@@ -173,7 +176,7 @@ class Wording:
         return choices[1 if few else 2]
 
 
-@lru_cache(maxsize=32)
-def wording(language: str) -> Wording:
-    """The wording of a language, made once."""
-    return Wording(language)
+@lru_cache(maxsize=64)
+def wording(language: str, reading: Reading = PLAIN) -> Wording:
+    """The wording of a language and a reading, made once."""
+    return Wording(language, reading)

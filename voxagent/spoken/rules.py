@@ -86,7 +86,8 @@ def _say_url(m: re.Match[str], w: Wording) -> str | None:
     path = re.split(r"[?#]", path)[0].strip("/")
     host = re.split(r"[?#]", host)[0].removeprefix("www.")
     spoken = _spell_host(host, w)
-    if path and len(path) <= 24 and path.count("/") <= 2:
+    short = len(path) <= 24 and path.count("/") <= 2
+    if path and w.reading.url != "domain" and (short or w.reading.url == "full"):
         spoken = w.joint.join((spoken, _spell_host("/" + path, w)))
     return spoken
 
@@ -274,7 +275,7 @@ ADDRESSES: tuple[Rule, ...] = (
 
 AMOUNTS: tuple[Rule, ...] = (
     Rule("money", "as", rf"({_CURRENCY})[ \u00a0]?({NUMBER}){_SCALED}(?!\d)", _say_money_before),
-    Rule("money_after", "d", rf"{_FREE}({NUMBER})[ \u00a0\u202f]?({_CURRENCY_AFTER})(?![A-Za-z])", _say_money_after),
+    Rule("money_after", "d", rf"{_FREE}({NUMBER})[ \u00a0\u202f]?({_CURRENCY_AFTER})(?!{_W})", _say_money_after),
     Rule("percent", "d", rf"{_FREE}({NUMBER})[ \u00a0\u202f]?[%％]", _say_percent),
     Rule("phone", "ds", rf"(?<![+-]){_FREE}{_PHONE}(?!{_W}|-)", _say_phone),
     Rule("clock_time", "d", _FREE + _CLOCK, _say_clock_time),
