@@ -116,3 +116,26 @@ def test_the_turn_benchmark_runs():
     assert figures["interrupt"]["silence_ms"]["median"] is not None
     assert [row["underruns"] for row in figures["at_once"]] == [0, 0, 0]
     assert figures["many_interrupts"]["slots_taken"] == 0
+
+
+def test_say_reads_by_the_dictionary_and_the_policies(tmp_path):
+    words = tmp_path / "words.toml"
+    words.write_text('[any]\nnginx = "engine x"\n', encoding="utf-8")
+    text = "Restart nginx as example.com/docs says."
+    options = ["--model", "fake", "--json", "--tokens-per-s", "0", "--pronunciations", str(words), "--url", "domain"]
+    figures = last_json(run.invoke(app, ["say", text, *options]))
+    assert figures["phrases"][0]["spoken"] == "Restart engine x as example dot com says."
+
+
+@pytest.mark.parametrize(
+    ("options", "cure"),
+    [
+        (["--code", "loud"], "skip, announce, read"),
+        (["--url", "all"], "domain, short, full"),
+        (["--pronunciations", "gone.toml"], "check the path"),
+    ],
+)
+def test_say_refuses_a_reading_that_does_not_exist(options, cure):
+    result = run.invoke(app, ["say", "Hello.", "--model", "fake", *options])
+    assert result.exit_code == 2
+    assert cure in result.stderr

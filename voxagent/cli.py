@@ -24,6 +24,8 @@ from voxagent.model import SpeechOptions
 from voxagent.models import model_load
 from voxagent.pcm import to_int16, write_wav
 from voxagent.player import Player
+from voxagent.pronunciations import PronunciationFile
+from voxagent.reading import Reading
 from voxagent.say import Said, Saying, say
 from voxagent.session import AudioChunk
 from voxagent.voices import installed_voices
@@ -40,6 +42,20 @@ __all__ = ["app", "fail", "main"]
 
 Model = Annotated[str, typer.Option(help="Model, as name or name:source, e.g. piper:/voices/en_GB-alba-medium.onnx.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on the last line of stdout.")]
+
+CodePolicy = Annotated[str, typer.Option(help="Blocks of code: skip, announce, read.")]
+UrlPolicy = Annotated[str, typer.Option(help="Addresses: domain, short (host and short path), full.")]
+Dictionary = Annotated[Path | None, typer.Option(help="TOML file of pronunciations; see the README.")]
+
+
+def chosen_reading(code: str, url: str, pronunciations: Path | None) -> Reading:
+    """The reading that the command line asks for.
+
+    Raises:
+        ValueError: An unknown policy, or a dictionary that cannot be used.
+    """
+    words = None if pronunciations is None else PronunciationFile(pronunciations)
+    return Reading(code, url, words)  # type: ignore[arg-type]  # checked there
 
 
 def fail(message: str) -> typer.Exit:
@@ -75,6 +91,9 @@ def say_command(
         float | None, typer.Option(help="Interrupt after this many seconds of speech.", min=0.0)
     ] = None,
     play: Annotated[bool, typer.Option("--play", help="Play it as well.")] = False,
+    code: CodePolicy = "skip",
+    url: UrlPolicy = "short",
+    pronunciations: Dictionary = None,
     option: Annotated[list[str] | None, typer.Option(help="Option of the model, name=value; repeatable.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -88,6 +107,7 @@ def say_command(
             voice=voice,
             options=SpeechOptions(language, speed),
             seed=seed,
+            reading=chosen_reading(code, url, pronunciations),
         )
         # Before a word is spoken: a long text must not be lost to a missing folder.
         player = Player.find() if play else None

@@ -15,6 +15,7 @@ from voxagent.engine import Engine
 from voxagent.ledger import Heard
 from voxagent.model import Pcm, SpeechOptions
 from voxagent.output import VoiceOutput
+from voxagent.reading import PLAIN, Reading
 from voxagent.session import AudioChunk
 from voxagent.turn import Session
 
@@ -34,6 +35,7 @@ class Saying:
         voice: Name or path; None for the default.
         options: Language and speed.
         seed: For repeatable audio.
+        reading: How the text is read where tastes differ.
     """
 
     text: str
@@ -42,6 +44,7 @@ class Saying:
     voice: str | None = None
     options: SpeechOptions = field(default_factory=SpeechOptions)
     seed: int | None = None
+    reading: Reading = PLAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ class _Clock:
 
 async def say(engine: Engine, saying: Saying, on_phrase: Callable[[AudioChunk], None] | None = None) -> Said:
     """Speaks a text over a device in real time; faster than real time when the text comes at once."""
-    session = engine.open(saying.voice, saying.options, seed=saying.seed)
+    session = engine.open(saying.voice, saying.options, seed=saying.seed, reading=saying.reading)
     if saying.tokens_per_s <= 0 and saying.interrupt_after_s is None:
         return await _render(session, saying, on_phrase)
     return await _perform(engine, session, saying, on_phrase)
@@ -200,7 +203,8 @@ def _speech_figures(chunks: list[AudioChunk], rate: int) -> dict[str, Any]:
     for chunk in chunks:
         if chunk.first:
             start_ms = round(1000 * chunk.start_sample / rate, 1)
-            phrases.append({"text": chunk.phrase.text, "start_ms": start_ms, "audio_ms": 0.0})
+            texts = {"text": chunk.phrase.text, "spoken": chunk.phrase.spoken}
+            phrases.append({**texts, "start_ms": start_ms, "audio_ms": 0.0})
         phrases[-1]["audio_ms"] = round(phrases[-1]["audio_ms"] + 1000 * len(chunk.pcm) / rate, 1)
         for word in chunk.words:
             span = {"start_ms": 1000 * word.start_sample / rate, "end_ms": 1000 * word.end_sample / rate}

@@ -190,6 +190,7 @@ class _Call:
             settings.model,
             engine=engine,
             settings=VoxAgentTTSSettings(voice=settings.voice, language=settings.language, speed=settings.speed),
+            reading=settings.reading(),
         )
         self._stt = EmbeddedSTTService(cpu_threads=settings.stt_threads)
         self._llm = language_model(settings)

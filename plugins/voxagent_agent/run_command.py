@@ -38,6 +38,7 @@ def run(
     llm_url: Annotated[str | None, typer.Option(help="OpenAI-compatible endpoint; none: the offline agent.")] = None,
     llm_model: Annotated[str | None, typer.Option(help="The model's name there.")] = None,
     greeting: Annotated[str | None, typer.Option(help="What the agent says first.")] = None,
+    pronunciations: Annotated[Path | None, typer.Option(help="TOML file of pronunciations.")] = None,
     calls: Annotated[int | None, typer.Option(help="Calls at once.")] = None,
     record_dir: Annotated[Path | None, typer.Option(help="Folder for call records.")] = None,
     log_level: Annotated[str, typer.Option(help="Of the log on standard error.")] = "WARNING",
@@ -62,6 +63,7 @@ def run(
             llm_url=llm_url,
             llm_model=llm_model,
             greeting=greeting,
+            pronunciations=pronunciations,
             calls=calls,
             record_dir=record_dir,
         )

@@ -22,6 +22,8 @@ from pydantic_settings import (
 )
 
 from voxagent.floor import BargeInPolicy
+from voxagent.pronunciations import PronunciationFile
+from voxagent.reading import Code, Reading, Url
 
 CONFIG = Path("voxagent.toml")
 """Read from the working directory when no other file is named."""
@@ -67,6 +69,11 @@ class AgentSettings(BaseSettings):
     voice: str | None = Field(None, description="Voice, by name or path; the model's own by default.")
     language: str | None = Field(None, description="Language of the text, e.g. en; the voice's own by default.")
     speed: float = Field(1.0, ge=0.5, le=2.0, description="Speech rate relative to the voice's own.")
+    code: Code = Field("skip", description="Blocks of code: skip, announce, read.")
+    url: Url = Field("short", description="Addresses: domain, short (host and short path), full.")
+    pronunciations: Path | None = Field(
+        None, description="TOML file of pronunciations, read again when it changes; see the README."
+    )
     preset: Literal["headset", "speakerphone", "phone"] = Field("headset", description="Kind of device callers use.")
     duck_ms: int | None = Field(
         None, description="Caller's voice before the bot gets quieter; the preset's by default."
@@ -142,6 +149,15 @@ class AgentSettings(BaseSettings):
         changes = {name: value for name, value in changes.items() if value is not None}
         return replace(policy, thresholds=replace(policy.thresholds, **changes)) if changes else policy
 
+    def reading(self) -> Reading:
+        """How text is read where tastes differ.
+
+        Raises:
+            ValueError: The dictionary cannot be used.
+        """
+        words = None if self.pronunciations is None else PronunciationFile(self.pronunciations)
+        return Reading(self.code, self.url, words)
+
     def as_toml(self) -> str:
         """All settings with what they mean, as a file to start from; secrets are left out."""
         lines = []
@@ -184,6 +200,7 @@ def load_settings(config: Path | None = None, **flags: object) -> AgentSettings:
         raise ValueError(f'{error}: lists in the environment are written as JSON, e.g. \'["a", "b"]\'') from None
     finally:
         _File.values = {}
+    settings.reading()
     try:
         settings.policy()
     except ValueError as error:
