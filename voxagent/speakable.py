@@ -135,7 +135,7 @@ _TOKEN = re.compile(
 _SORTS = " daws"
 # Words that start no rule: followed by a space or a comma and another word. A capitalised one must stand before a small
 # letter: names, months and titles may start something.
-_SMALL = rf"(?:(?![{UNSPACED}A-Z])[^\W\d_])"
+_SMALL = rf"(?:(?![{UNSPACED}A-Z\u00b2-\u00be\u2070-\u218b])[^\W\d_])"
 _PLAIN = re.compile(
     rf"(?:(?:{_SMALL}|[A-Z]{_SMALL}(?={_SMALL}*,? {_SMALL})){_SMALL}*(?:['’]{_SMALL}+)?,? (?={_SMALL}|[A-Z]))+"
 )

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 
+from voxagent.spoken.english_extra import EXTRA
 from voxagent.spoken.numbers import Wording, cardinal, digits, ordinal
-from voxagent.spoken.rules import NUMBER, Rule
+from voxagent.spoken.rules import NUMBER, Rule, kept_stop
 
 _MONTHS = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
@@ -28,6 +29,11 @@ _NUMBERED = re.compile(
     r"reference|booking|reservation|passcode|password|serial|case|room|suite|box))(?: is| was|:|#| no\.)? ?$"
 )
 _FRACTIONS = {2: "half", 3: "third", 4: "quarter", 5: "fifth", 6: "sixth", 8: "eighth", 10: "tenth", 16: "sixteenth"}
+_DATED = re.compile(
+    r"(?i)\b(?:on|by|since|until|till|dated|from|before|after|due|through|mon|tue|tues|wed|thu|thurs|fri|sat|sun|"
+    r"\w{3,6}day)\.?,?\s$"
+)
+_ONLY_DAYS = frozenset((13, 14, 17, 18, 19, 21, 22, 23, 26, 27, 28, 29, 31))  # no fraction or score has these below
 _VULGAR = {
     "½": (1, 2),
     "⅓": (1, 3),
@@ -90,18 +96,22 @@ def _say_month_day(m: re.Match[str], w: Wording) -> str | None:
     return f"{spoken}, {year(int(m.group(4)))}" if m.group(4) else spoken
 
 
+def _say_day_month(m: re.Match[str], w: Wording) -> str | None:
+    """12 May 2025: the twelfth of May, as it is read where it is written so."""
+    day = int(m.group(1))
+    if not 1 <= day <= 31:
+        return None
+    article = "" if m.string[: m.start()].lower().endswith("the ") else "the "
+    spoken = f"{article}{ordinal(day)} of {_month(m.group(2))}"
+    return f"{spoken}, {year(int(m.group(3)))}" if m.group(3) else spoken
+
+
 def _say_short_month(m: re.Match[str], w: Wording) -> str | None:
-    return _month(m.group(1)) + _kept_stop(m)
+    return _month(m.group(1)) + kept_stop(m)
 
 
 def _say_short_day(m: re.Match[str], w: Wording) -> str | None:
-    return _DAYS[m.group(1).lower()] + _kept_stop(m)
-
-
-def _kept_stop(m: re.Match[str]) -> str:
-    """An abbreviation's full stop that also ends the text."""
-    rest = m.string[m.end() :].strip(" \t*_\"'”’)")
-    return "." if not rest and m.start() > 0 and not m.string[m.end() :].strip().startswith("|") else ""
+    return _DAYS[m.group(1).lower()] + kept_stop(m)
 
 
 def _say_clock(m: re.Match[str], w: Wording) -> str | None:
@@ -134,7 +144,11 @@ def _say_duration(m: re.Match[str], w: Wording) -> str | None:
 
 
 def _say_half_day(m: re.Match[str], w: Wording) -> str | None:
-    return f"{cardinal(int(m.group(1)))} {' '.join(m.group(2).upper())}"
+    hour, minute = int(m.group(1)), int(m.group(2) or 0)
+    if hour > 24 or minute > 59:
+        return None
+    past = f" {'oh ' if minute < 10 else ''}{cardinal(minute)}" if minute else ""
+    return f"{cardinal(hour)}{past} {' '.join(m.group(3).upper())}"
 
 
 def _say_range(m: re.Match[str], w: Wording) -> str | None:
@@ -183,7 +197,9 @@ def _say_fraction(m: re.Match[str], w: Wording) -> str | None:
     whole = m.group(1)
     if (top, bottom) == (24, 7) and not whole:
         return "twenty-four seven"
-    if re.search(r"(?i)\b(?:on|by|since|until|dated|from)\s$", m.string[: m.start()]) and not whole:
+    if (top, bottom) == (9, 11) and not whole:
+        return "nine eleven"
+    if not whole and (_DATED.search(m.string[: m.start()]) or (top <= 12 and bottom in _ONLY_DAYS)):
         return _date(top, bottom) or f"{cardinal(top)} over {cardinal(bottom)}"
     if top < bottom and bottom in _FRACTIONS:
         return _fraction(whole, top, bottom)
@@ -219,13 +235,14 @@ def _say_us_phone(m: re.Match[str], w: Wording) -> str | None:
 
 def _say_id(m: re.Match[str], w: Wording) -> str | None:
     out: list[str] = []
+    named = re.fullmatch(r"[A-Z]+-\d{1,2}", m.group())  # F-16, COVID-19
     for token in re.findall(r"[A-Z]+|\d+|[-.]", m.group()):
         if token.isdecimal():
             out.append(cardinal(int(token)) if len(token) <= 2 and token[0] != "0" else digits(token))
         elif token.isalpha():
             word = len(token) > 3 and re.search("[AEIOUY]", token)
             out.append(token if word else " ".join(token))
-        else:
+        elif not named:
             out.append("dash" if token == "-" else "dot")
     return " ".join(out)
 
@@ -262,9 +279,9 @@ def _say_saint(m: re.Match[str], w: Wording) -> str | None:
     words = m.string[: m.start()].split()
     titled = m.string[m.end() :].lstrip()[:1].isupper()
     if m.group(1) == "Dr":
-        return "Doctor" if titled or not words else "Drive" + _kept_stop(m)
+        return "Doctor" if titled or not words else "Drive" + kept_stop(m)
     named = len(words) > 1 and words[-1][:1].isupper() and words[-1][-1:].isalpha()
-    return "Saint" if titled and not named else "Street" + _kept_stop(m)
+    return "Saint" if titled and not named else "Street" + kept_stop(m)
 
 
 def _say_hashtag(m: re.Match[str], w: Wording) -> str | None:
@@ -284,7 +301,8 @@ def _say_shout(m: re.Match[str], w: Wording) -> str | None:
 
 
 def _say_per(m: re.Match[str], w: Wording) -> str | None:
-    return " per " + _PER.get(m.group(1), m.group(1))
+    name = m.group(1) or m.group(2)
+    return " per " + _PER.get(name, name)
 
 
 def _say_number_sign(m: re.Match[str], w: Wording) -> str | None:
@@ -293,10 +311,6 @@ def _say_number_sign(m: re.Match[str], w: Wording) -> str | None:
 
 def _say_to(m: re.Match[str], w: Wording) -> str | None:
     return " to "
-
-
-def _say_or(m: re.Match[str], w: Wording) -> str | None:
-    return " " if m.string[: m.start()].lower().endswith("and") else " or "
 
 
 def _say_and(m: re.Match[str], w: Wording) -> str | None:
@@ -330,46 +344,52 @@ _END = r"(?![\w%:/]|[.,-]\d)"
 _DAY = r"(\d{1,2})(?:st|nd|rd|th)?"
 _MONTH_DAY = rf"\b({_MONTH})\.? {_DAY}(?:[ ]?[–-][ ]?{_DAY})?(?:,? (\d{{4}}))?(?![\w/:]|[.,]\d)"
 _PHONE = (
-    r"(?<![\w.-])(?:\+\d{1,3}[ .-]?)?(?:\(\d{3}\)|\d{3})[ .-]?\d{3}[.-]\d{4}(?![\w-])|"
+    r"(?<![\w.-])(?:\+\d{1,3}[ .-]?|1[ .-])?(?:\(\d{3}\)|\d{3})[ .-]?\d{3}[.-]\d{4}(?![\w-])|"
     r"(?<![\w.-])\d{3}[-.]\d{4}(?![\w-])"
 )
 _ID = r"(?<![\w$€£.-])(?=[A-Z\d.-]*\d)(?=[\d.-]*[A-Z])(?=[A-Z\d.-]{2,})[A-Z\d]+(?:[-.][A-Z\d]+)*(?![\w-])"
 _RANGE = rf"{_START}({NUMBER})[ ]?[–-][ ]?({NUMBER})"
 _RANGE_END = r"(?![\w:/-]|\.\d)"
-_PER_UNIT = r"(?<=\d)/(mo|yr|hr|min|sec|wk|d|h|s|pp|month|year|hour|day|week|night|person|minute|second)\b\.?"
+_PER_UNIT = (
+    r"(?<=\d)/(?:(mo|yr|hr|min|sec|wk|pp)\b\.?|(d|h|s|month|year|hour|day|week|night|person|minute|second|guest|user|"
+    r"seat|unit|item|room|share|ticket|gallon|pound|mile|lb|kg)\b)"
+)
 _TO = r"(?<=[\w.%])[ ]?–[ ]?(?=[$€£\d])|(?<=[\d%])-(?=[$€£])|(?<=%)-(?=\d)|(?<=[a-z])–(?=[A-Z])"
 
 ENGLISH: tuple[Rule, ...] = (
+    *EXTRA,
     Rule("marker", "l", r"^[ \t]*\(?(\d{1,2})[.)][ \t]+(?=\S)", _say_marker),
     Rule("iso_date", "d", rf"{_START}(\d{{4}})-(\d{{2}})-(\d{{2}})(?![\w-])", _say_iso_date),
     Rule("slash_date", "d", rf"{_START}(\d{{1,2}})/(\d{{1,2}})/(\d{{4}}|\d{{2}})(?![\w/])", _say_slash_date),
     Rule("month_day", "a", _MONTH_DAY, _say_month_day),
+    Rule("day_month", "d", rf"(?<![\w.,/-]){_DAY} ({_MONTH})\b\.?(?:,? (\d{{4}}))?(?![\w/:]|[.,]\d)", _say_day_month),
     Rule("short_month", "a", r"\b(Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)\.(?!\w)", _say_short_month),
     Rule("short_day", "a", r"\b(Mon|Tues?|Wed|Thu(?:rs?)?|Fri|Sat|Sun)\.(?!\w)", _say_short_day),
     Rule("duration", "d", r"(?<![\w:.])(\d{1,2}):(\d{2}):(\d{2})(?![\w:])", _say_duration),
+    Rule("half_day", "d", r"(?<![\w:.])(\d{1,2})(?::(\d{2}))?\s?(am|pm|AM|PM)\b", _say_half_day),
     Rule("clock", "d", r"(?<![\w:.])(\d{1,2}):(\d{2})(?!\d|:\d)", _say_clock),
     Rule("ratio", "d", r"(?<![\w:.])(\d{1,4}):(\d{1,4})(?![\w:])", _say_ratio),
-    Rule("half_day", "d", r"(?<![\w:.])(\d{1,2})(am|pm|AM|PM)\b", _say_half_day),
     Rule("us_phone", "ds", _PHONE, _say_us_phone),
     Rule("spelled_digits", "d", r"(?<![\w-])\d(?:-\d){2,}(?![\w-])", _say_spelled_digits),
     Rule("version", "da", r"(?<![\w.])(v(?:er(?:sion)?)?\.? ?)?(\d+(?:\.\d+){2,})(?![\w]|\.\d)", _say_version),
     Rule("v_number", "a", r"(?<![\w.])(v)(\d+(?:\.\d+)?)(?![\w]|\.\d)", _say_version),
-    Rule("vulgar", "da", r"(?:(?<![\w.,])(\d+) ?)?([½⅓⅔¼¾⅛⅜⅝⅞])", _say_vulgar),
+    Rule("vulgar", "das", r"(?:(?<![\w.,])(\d+) ?)?([½⅓⅔¼¾⅛⅜⅝⅞])", _say_vulgar),
     Rule("fraction", "d", r"(?<![\w.,/$-])(?:(\d+) )?(\d{1,3})/(\d{1,3})(?![\w/])", _say_fraction),
     Rule("ordinal", "d", r"(?<![\w.,])(\d+)(?:st|nd|rd|th)\b", lambda m, w: ordinal(int(m.group(1)))),
     Rule("id", "da", _ID, _say_id),
     Rule("range", "d", rf"{_RANGE}(?:[ ]?(km/h|[A-Za-zµ]{{1,5}}|°[CF]))?{_RANGE_END}", _say_range),
     Rule("bare_range", "d", rf"{_RANGE}(){_RANGE_END}", _say_range),
+    Rule("about_decade", "d", r"(?<=[a-z]-)(1[1-9]\d{2}|20\d{2})(s)\b", _say_year),
     Rule("year", "d", rf"{_START}(1[1-9]\d{{2}}|20\d{{2}})(s)?{_END}", _say_year),
     Rule("code_number", "d", rf"{_START}\d{{3,}}{_END}", _say_code_number),
     Rule("per", "s", _PER_UNIT, _say_per),
     Rule("roman", "a", r"(?<=[A-Za-z] )[IVXL]{1,7}\b(?!['’.])|(?<=[A-Za-z] )[IVXL]{2,7}(?=\.\s|\.$)", _say_roman),
     Rule("saint", "a", r"\b(St|Dr)\.(?!\w)", _say_saint),
     Rule("number_sign", "a", r"\bNo\.(?= ?\d)|\bno\.(?= ?\d)", _say_number_sign),
+    Rule("hash_number", "s", r"(?<![\w&])#(?=[A-Z\d]+-[A-Z\d])", lambda m, w: "number "),
     Rule("hashtag", "s", r"(?<![\w&])#(\w+)", _say_hashtag),
     Rule("mention", "s", r"(?<![\w@])@([A-Za-z]\w*)", _say_mention),
     Rule("to", "ws", _TO, _say_to),
-    Rule("or", "s", r"(?<=[a-z]{2})/(?=[a-z]{2})", _say_or),
     Rule("and", "s", r"(?<=[A-Z])&(?=[A-Z])|(?<=\s)&(?=\s)", _say_and),
     Rule("minus", "s", r"(?<![\w)])[-−](?=[\d$€£])", _say_minus),
     Rule("times", "ws", r"(?<=\d)[ ]?[*×][ ]?(?=\d)", _say_times),

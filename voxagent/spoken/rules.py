@@ -42,6 +42,12 @@ def silent(m: re.Match[str], w: Wording) -> str | None:
     return ""
 
 
+def kept_stop(m: re.Match[str]) -> str:
+    """An abbreviation's full stop that also ends the text."""
+    rest = m.string[m.end() :].strip(" \t*_\"'”’)")
+    return "." if not rest and m.start() > 0 and not m.string[m.end() :].strip().startswith("|") else ""
+
+
 UNSPACED = (
     "\u0e01-\u0e3a\u0e40-\u0e4e\u3005-\u3007\u3041-\u30ff\u3400-\u9fff\uac00-\ud7af"
     "\uff21-\uff3a\uff41-\uff5a\uff66-\uff9f"
