@@ -74,6 +74,8 @@ _ADDRESS_WORD = re.compile(
 _ADDRESS_START = re.compile(r"[\"'“„«(]?(?:[a-z][a-z0-9+.-]{1,9}:/|www\.)$", re.IGNORECASE)
 _LOOKAHEAD = 64  # characters after a mark within which it is judged; keeps the work linear
 _LONG_TAG = 300
+WORD_ROOM = 32
+"""Letters of a word that need not be looked at before its end."""
 _CLUSTER = frozenset((Kind.STOP, Kind.END, Kind.FULL_STOP, Kind.ELLIPSIS))
 _QUIET = frozenset((Kind.LETTER, Kind.DIGIT, Kind.EXTEND, Kind.OTHER))
 _MARKS = _CLUSTER | {Kind.COMMA, Kind.COLON, Kind.DASH, Kind.EMOJI}
@@ -212,10 +214,11 @@ class Scanner:
 
     @property
     def room(self) -> int:
-        """Letters and spaces of ASCII that may come before there is anything to look at."""
+        """Letters and spaces of ASCII that may come before there is anything to look at; the last `WORD_ROOM` of them
+        for letters only."""
         if self._candidate is not None or self._until or self._spans.tentative or self._bracket is not None:
             return 0
-        return max(0, (self.connective_ms - self.ms) // WEIGHTS_MS["a"] - self.unseen)
+        return max(0, (self.connective_ms - self.ms) // WEIGHTS_MS["a"]) + WORD_ROOM - self.unseen
 
     def advance(self) -> Boundary | None:
         """Looks at characters until a boundary is certain; None when all text is seen."""

@@ -121,7 +121,7 @@ def _clause_opener(
     words = [_any_of(connectives)] if connectives else []
     if coordinators and subjects:
         words.append(f"{_any_of(coordinators)} {_any_of(subjects)}")
-    parts = [rf"(?<=\S) (?:{'|'.join(words)}) "] if words else []
+    parts = [rf" (?<=\S )(?:{'|'.join(words)}) "] if words else []
     if pattern:
         parts.append(pattern)
     return re.compile("|".join(parts), re.IGNORECASE) if parts else None

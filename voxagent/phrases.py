@@ -10,7 +10,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from voxagent.boundaries import Boundary, Grade, Scanner
+from voxagent.boundaries import WORD_ROOM, Boundary, Grade, Scanner
 from voxagent.lexicon import lexicon, primary_tag
 from voxagent.marks import KINDS, WEIGHTS_MS, Kind
 from voxagent.marks import speech_seconds as speech_seconds
@@ -149,18 +149,23 @@ class PhraseSplitter:
             return []
         out: list[Phrase] = []
         scanner = self._scanner
-        if len(delta) < self._room and delta.isascii() and not self._half and delta.replace(" ", "").isalpha():
+        size = len(delta)
+        if size < self._room and delta.isascii() and (delta.isalpha() or self._plain_words(delta)):
             scanner.text += delta  # words alone are no news: looked at with what follows
-            self._room -= len(delta)
+            self._room -= size
         else:
             self._feed(self._whole(delta), out)
-            self._room = scanner.room
+            self._room = 0 if self._half else scanner.room
         if now_s > self._last_push_s:
             self._gap_s += 0.2 * (min(now_s - self._last_push_s, 1.0) - self._gap_s)
         self._last_push_s = now_s
         self._stall_at_s = None
         self._runway_at_s = now_s if self._soft is not None else None
         return out
+
+    def _plain_words(self, delta: str) -> bool:
+        """Words and spaces of ASCII that come before any clause could end."""
+        return self._room > WORD_ROOM + len(delta) and delta.replace(" ", "").isalpha()
 
     def likely(self) -> Phrase | None:
         """The phrase that the pending text is about to become, if it ends in a mark that only awaits its judgement.
@@ -239,7 +244,7 @@ class PhraseSplitter:
 
     def _feed(self, text: str, out: list[Phrase]) -> None:
         for start in range(0, len(text), _BLOCK):
-            self._scanner.text += text[start : start + _BLOCK] if len(text) > _BLOCK else text
+            self._scanner.text += text[start : start + _BLOCK]
             if self._undecided:
                 self._decide_language()
             self._catch_up(out)
