@@ -28,7 +28,7 @@ class Grade(IntEnum):
     SENTENCE = 6
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: made for every mark, and freezing doubles the cost
 class Boundary:
     """A place for a cut.
 
@@ -74,8 +74,7 @@ _ADDRESS_WORD = re.compile(
 _ADDRESS_START = re.compile(r"[\"'“„«(]?(?:[a-z][a-z0-9+.-]{1,9}:/|www\.)$", re.IGNORECASE)
 _LOOKAHEAD = 64  # characters after a mark within which it is judged; keeps the work linear
 _LONG_TAG = 300
-WORD_ROOM = 32
-"""Letters of a word that need not be looked at before its end."""
+_BLOCK = 400  # characters that may wait to be looked at
 _CLUSTER = frozenset((Kind.STOP, Kind.END, Kind.FULL_STOP, Kind.ELLIPSIS))
 _QUIET = frozenset((Kind.LETTER, Kind.DIGIT, Kind.EXTEND, Kind.OTHER))
 _MARKS = _CLUSTER | {Kind.COMMA, Kind.COLON, Kind.DASH, Kind.EMOJI}
@@ -214,11 +213,18 @@ class Scanner:
 
     @property
     def room(self) -> int:
-        """Letters and spaces of ASCII that may come before there is anything to look at; the last `WORD_ROOM` of them
-        for letters only."""
-        if self._candidate is not None or self._until or self._spans.tentative or self._bracket is not None:
+        """Letters and spaces of ASCII that may come before a limit is near. Until then they are no news, unless
+        `may_open` says so."""
+        waits = self._candidate is not None or self._bracket is not None or self._spans.tentative
+        if waits or self._until or not self._plain:
             return 0
-        return max(0, (self.connective_ms - self.ms) // WEIGHTS_MS["a"]) + WORD_ROOM - self.unseen
+        return min((self.limit_ms - self.ms) // WEIGHTS_MS["a"], _BLOCK) - self.unseen
+
+    def may_open(self, words: str) -> bool:
+        """Whether a clause may open in the words, if they came next."""
+        if self._clause is None or self.ms + (self.unseen + len(words)) * WEIGHTS_MS["a"] < self.connective_ms:
+            return False
+        return self._clause.search(self.text[-_LOOKAHEAD:] + words) is not None
 
     def advance(self) -> Boundary | None:
         """Looks at characters until a boundary is certain; None when all text is seen."""

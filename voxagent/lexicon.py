@@ -74,6 +74,7 @@ def _read(name: str) -> Mapping[str, Any]:
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
+@lru_cache(maxsize=256)
 def primary_tag(language: str | None) -> str:
     """The primary subtag in lower case; ``en`` when no language is given."""
     tag = (language or "en").replace("_", "-").split("-", 1)[0].lower()

@@ -10,7 +10,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from voxagent.boundaries import WORD_ROOM, Boundary, Grade, Scanner
+from voxagent.boundaries import Boundary, Grade, Scanner
 from voxagent.lexicon import lexicon, primary_tag
 from voxagent.marks import KINDS, WEIGHTS_MS, Kind
 from voxagent.marks import speech_seconds as speech_seconds
@@ -164,8 +164,7 @@ class PhraseSplitter:
         return out
 
     def _plain_words(self, delta: str) -> bool:
-        """Words and spaces of ASCII that come before any clause could end."""
-        return self._room > WORD_ROOM + len(delta) and delta.replace(" ", "").isalpha()
+        return delta.replace(" ", "").isalpha() and not self._scanner.may_open(delta)
 
     def likely(self) -> Phrase | None:
         """The phrase that the pending text is about to become, if it ends in a mark that only awaits its judgement.

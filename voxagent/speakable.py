@@ -101,7 +101,7 @@ def speakable(text: str, language: str | None = None, *, silent: int = 0, readin
     draft = Draft()
     draft.hush(0, silent)
     tag = script_language(text) if language is None else primary_tag(language)
-    _compose(draft, text, silent, _grammar(tag), wording(tag, reading))
+    _compose(draft, text, silent, _grammar(tag), wording(tag) if reading is PLAIN else wording(tag, reading))
     spoken = draft.finish(len(text))
     if not any(map(str.isalnum, spoken)):
         return Speakable("", (Piece(0, len(text), 0, 0),) if text else ())
@@ -133,12 +133,19 @@ _TOKEN = re.compile(
     rf"(\d+)|((?:[{UNSPACED}]+|(?:(?![{UNSPACED}])[^\W\d_]|[\u0900-\u0dff])+)(?: (?=\w))?)|(\s+)|([^\w\s]|_)"
 )
 _SORTS = " daws"
-# Words that start no rule: followed by a space or a comma and another word. A capitalised one must stand before a small
-# letter: names, months and titles may start something.
+# Words and marks that start no rule, and the space after them: most of any text. A capitalised word must stand before
+# another word (months and weekdays stand before numbers) and be no title; "I" may be a numeral after a name.
 _SMALL = rf"(?:(?![{UNSPACED}A-Z\u00b2-\u00be\u2070-\u218b])[^\W\d_])"
+_TAIL = rf"{_SMALL}*(?:['’]{_SMALL}+)?"
+_NEXT = r"(?=[\w\"“„«‘'(*¿¡])"
 _PLAIN = re.compile(
-    rf"(?:(?:{_SMALL}|[A-Z]{_SMALL}(?={_SMALL}*,? {_SMALL})){_SMALL}*(?:['’]{_SMALL}+)?,? (?={_SMALL}|[A-Z]))+"
+    rf"(?:(?!v(?:er(?:sion)?)? ){_SMALL}{_TAIL}(?:[,;:!?]|,?[\"”)])? {_NEXT}"
+    rf"|(?!Dr |M(?:rs?|me|lle) )[A-Z]{_SMALL}{_TAIL},? (?={_SMALL}|[A-Z]{_SMALL})"
+    rf"|(?<![^\W\d_] )I(?:['’]{_SMALL}+)? (?={_SMALL})"
+    rf"|(?:[.!?…]+[\"”]?|[,;:]) {_NEXT})+"
 )
+# A word before the mark that ends the text or a stretch of it, and the marks after it.
+_LAST = re.compile(rf"({_SMALL}{_TAIL})?([.,!?…]+[\"”]?|[;:])(?=\s(?!\d)|\Z)")
 
 
 _LANGUAGES: Mapping[str, tuple[Rule, ...]] = {"en": ENGLISH, **ROMANCE, **GERMANIC, **SLAVIC, **ASIAN, **OTHERS}
@@ -176,6 +183,11 @@ def _compose(draft: Draft, text: str, start: int, buckets: Mapping[str, _Bucket]
         plain = _PLAIN.match(text, place, end)
         if plain is not None:
             place, line_start = plain.end(), False
+        last = _LAST.match(text, place, end)
+        if last is not None and last.group(1) not in words.dotted:
+            place, line_start = last.end(), False
+            if place >= end:
+                continue
         token = _TOKEN.match(text, place, end)
         sort = _SORTS[token.lastindex or 0] if token else "s"
         applied = _apply(text, place, buckets["l"], words) if line_start else None

@@ -34,7 +34,7 @@ _FOOTNOTE = re.compile(r"\[\d*$")
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]*)?")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: made for every mark, and freezing doubles the cost
 class Mark:
     """A mark under judgement.
 
@@ -53,7 +53,7 @@ class Mark:
     line: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Next:
     """What follows a mark: first visible character, the word it opens, is that word complete, and what ends it."""
 

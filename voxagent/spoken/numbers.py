@@ -120,6 +120,9 @@ class Wording:
         self.units: Mapping[str, str] = speech.get("units", {})
         self.currencies: Mapping[str, str] = speech.get("currencies", {})
         self.abbreviations: Mapping[str, str] = speech.get("abbreviations", {})
+        lex = self.lexicon
+        self.dotted = lex.titles | lex.counted | lex.either | lex.closing | {a.rstrip(".") for a in self.abbreviations}
+        """Words that a full stop may belong to."""
 
     def word(self, key: str) -> str:
         """A sign's name, e.g. ``percent``; empty when the language's table lacks it."""
