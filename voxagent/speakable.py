@@ -16,8 +16,10 @@ from voxagent.lexicon import primary_tag
 from voxagent.reading import PLAIN, Reading
 from voxagent.scripts import script_language
 from voxagent.spoken.asian import ASIAN
+from voxagent.spoken.calendar import CALENDAR
 from voxagent.spoken.draft import Draft
 from voxagent.spoken.english import ENGLISH
+from voxagent.spoken.forms import FORMS
 from voxagent.spoken.germanic import GERMANIC
 from voxagent.spoken.markup import MARKUP
 from voxagent.spoken.numbers import Wording, cardinal, wording
@@ -148,12 +150,13 @@ _PLAIN = re.compile(
 _LAST = re.compile(rf"({_SMALL}{_TAIL})?([.,!?…]+[\"”]?|[;:])(?=\s(?!\d)|\Z)")
 
 
-_LANGUAGES: Mapping[str, tuple[Rule, ...]] = {"en": ENGLISH, **ROMANCE, **GERMANIC, **SLAVIC, **ASIAN, **OTHERS}
+_LANGUAGES: Mapping[str, tuple[Rule, ...]] = {**ROMANCE, **GERMANIC, **SLAVIC, **ASIAN, **OTHERS}
 
 
 @lru_cache(maxsize=32)
 def _grammar(tag: str) -> Mapping[str, _Bucket]:
-    rules = (*MARKUP, *ADDRESSES, *_LANGUAGES.get(tag, ()), *AMOUNTS, *_SPACES)
+    own = ENGLISH if tag == "en" else (*_LANGUAGES.get(tag, ()), *CALENDAR, *FORMS)
+    rules = (*MARKUP, *ADDRESSES, *own, *AMOUNTS, *_SPACES)
     compiled = [(rule, re.compile(rule.pattern, re.MULTILINE)) for rule in rules]
     return {sort: _bucket([pair for pair in compiled if sort in pair[0].starts]) for sort in "ldaws"}
 

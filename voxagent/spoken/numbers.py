@@ -1,4 +1,4 @@
-"""Numbers in words, in the languages num2words knows and in Chinese and Hindi.
+"""Numbers in words, in the languages num2words knows and in Chinese, Hindi and Vietnamese.
 
 Pure. num2words is imported on first use: it takes 50 ms.
 """
@@ -28,6 +28,8 @@ def cardinal(value: int, language: str = "en") -> str:
         return _chinese(value)
     if language == "hi":
         return _hindi(value)
+    if language == "vi" and 0 <= value < 10**_LONGEST:
+        return _vietnamese(value)
     return _by_table(value, language, "cardinal")
 
 
@@ -48,6 +50,10 @@ def _by_table(value: int, language: str, to: str) -> str:
         return str(value)
     if language == "en":
         return words.replace(",", "").replace(" and ", " ")
+    if language == "ru":
+        return re.sub(r"^одна (?=тысяча)", "", words)
+    if language == "de":
+        return re.sub(r"^ein(?=tausend)", "", words) if value < 2000 else words
     if language == "tr":
         return " ".join(_TURKISH.findall(words)) or words
     if language == "ar":
@@ -98,6 +104,37 @@ def _hindi(value: int) -> str:
     return str(value)
 
 
+_VI_DIGITS = ("không", "một", "hai", "ba", "bốn", "năm", "sáu", "bảy", "tám", "chín")
+
+
+def _vietnamese(value: int) -> str:
+    """A Vietnamese cardinal: empty places below a thousand are said."""
+    groups: list[str] = []
+    names = ("", "nghìn", "triệu", "tỷ", "nghìn tỷ", "triệu tỷ", "tỷ tỷ")
+    parts = [int(part) for part in f"{value:,}".split(",")]
+    for index, part in enumerate(parts):
+        if part or len(parts) == 1:
+            name = names[len(parts) - 1 - index]
+            groups.append(f"{_vietnamese_group(part, full=index > 0)} {name}".strip())
+    return " ".join(groups)
+
+
+def _vietnamese_group(value: int, *, full: bool) -> str:
+    hundreds, rest = divmod(value, 100)
+    tens, units = divmod(rest, 10)
+    said = [f"{_VI_DIGITS[hundreds]} trăm"] if hundreds or full else []
+    if rest == 0:
+        return said[0] if said else _VI_DIGITS[0]
+    if tens == 0:
+        said.append(f"lẻ {_VI_DIGITS[units]}" if said else _VI_DIGITS[units])
+        return " ".join(said)
+    said.append("mười" if tens == 1 else f"{_VI_DIGITS[tens]} mươi")
+    if units:
+        special = {1: "mốt" if tens > 1 else "một", 5: "lăm"}
+        said.append(special.get(units, _VI_DIGITS[units]))
+    return " ".join(said)
+
+
 class Wording:
     """How one language says numbers and names signs; the tables come from its lexicon.
 
@@ -113,13 +150,17 @@ class Wording:
         speech: Mapping[str, Any] = self.lexicon.speech
         self.speech = speech
         self.known = bool(speech)
-        self._lists = {key: frozenset(value.split()) for key, value in speech.items() if isinstance(value, str)}
+        lists = {**speech, **speech.get("forms", {})}
+        self._lists = {key: frozenset(value.split()) for key, value in lists.items() if isinstance(value, str)}
         self.decimal: str = speech.get("decimal", ".")
         self.joint = "" if language in ("zh", "ja", "th") else " "
         self.words: Mapping[str, str] = speech.get("words", {})
         self.units: Mapping[str, str] = speech.get("units", {})
         self.currencies: Mapping[str, str] = speech.get("currencies", {})
         self.abbreviations: Mapping[str, str] = speech.get("abbreviations", {})
+        self.calendar: Mapping[str, str] = speech.get("calendar", {})
+        self.forms: Mapping[str, str] = speech.get("forms", {})
+        self.fractions: Mapping[str, str] = speech.get("fractions", {})
         lex = self.lexicon
         self.dotted = lex.titles | lex.counted | lex.either | lex.closing | {a.rstrip(".") for a in self.abbreviations}
         """Words that a full stop may belong to."""

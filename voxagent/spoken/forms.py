@@ -1,0 +1,310 @@
+"""Ordinals, Roman numerals, ranges, fractions, versions and agreement in the languages other than English.
+
+By the tables in their `[speech.forms]`. Pure; the shape of a rule is `rules.Rule`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from voxagent.spoken.inflection import korean_native, polish_genitive, polish_ordinal, russian
+from voxagent.spoken.numbers import Wording, cardinal, digits, ordinal
+from voxagent.spoken.rules import NUMBER, Rule
+
+_ROMAN = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
+
+
+def roman_value(text: str) -> int | None:
+    """The value of a Roman numeral in its only right form, up to 39 and of centuries; None for anything else."""
+    values = [_ROMAN[c] for c in text]
+    value = sum(-v if v < n else v for v, n in zip(values, [*values[1:], 0], strict=True))
+    return value if 0 < value < 90 and _to_roman(value) == text else None
+
+
+def _to_roman(value: int) -> str:
+    steps = ((50, "L"), (40, "XL"), (10, "X"), (9, "IX"), (5, "V"), (4, "IV"), (1, "I"))
+    out = ""
+    for step, name in steps:
+        while value >= step:
+            out, value = out + name, value - step
+    return out
+
+
+# Ordinals.
+
+
+def _gendered(words: str, feminine: bool, w: Wording) -> str:
+    """The feminine of an ordinal, word by word."""
+    if not feminine:
+        return words
+    match w.language:
+        case "es" | "it" | "pt":
+            return " ".join(re.sub(r"o$", "a", word) for word in words.split())
+        case "fr":
+            return "première" if words == "premier" else words
+    return words
+
+
+def _say_suffixed(m: re.Match[str], w: Wording) -> str | None:
+    """3.º, 2ª, 1er, 2e, 5e, 3.er."""
+    value, suffix = int(m.group(1)), m.group(2)
+    if value == 0 or value > 999 or suffix.lower() not in w.forms.get("ordinal_suffixes", "").split():
+        return None
+    words = _spanish_ordinal(value) if w.language == "es" else ordinal(value, w.language)
+    if suffix == "er" and w.language == "es":
+        return re.sub(r"o$", "", words)
+    return _gendered(words, suffix in ("ª", "a", "re", "ère"), w)
+
+
+def _spanish_ordinal(value: int) -> str:
+    known = {11: "undécimo", 12: "duodécimo"}
+    return known.get(value) or ordinal(value, "es")
+
+
+def _say_russian_suffixed(m: re.Match[str], w: Wording) -> str | None:
+    """5-й, 3-я, 2-го, 7-м."""
+    forms = {
+        "й": ("n", "m"), "ый": ("n", "m"), "ий": ("n", "m"), "ой": ("n", "m"), "я": ("n", "f"), "ая": ("n", "f"),
+        "е": ("n", "n"), "ое": ("n", "n"), "го": ("g", "m"), "ого": ("g", "m"), "му": ("d", "m"), "м": ("p", "m"),
+        "ом": ("p", "m"), "ю": ("a", "f"), "ую": ("a", "f"),
+    }  # fmt: skip
+    form = forms.get(m.group(2))
+    return russian(int(m.group(1)), "ordinal", *form) if form and w.language == "ru" else None
+
+
+# Roman numerals.
+
+
+def _say_roman(m: re.Match[str], w: Wording) -> str | None:
+    value = roman_value(m.group(1))
+    after = m.string[m.end() :]
+    before = m.string[: m.start()].split()[-1:]
+    if value is None or not w.forms.get("roman"):
+        return None
+    century = re.match(rf"\s?(?:{w.forms.get('centuries', '(?!)')})\b", after) or (
+        bool(before) and before[0].lower() in w.forms.get("century_before", "").split()
+    )
+    if century:
+        return _century(value, after, m, w)
+    named = bool(before) and before[0][:1].isupper() and before[0][-1:].isalpha()
+    if not named or (len(m.group(1)) == 1 and m.group(1) not in ("I", "V", "X")):
+        return None
+    return _regnal(value, before[0], w)
+
+
+def _century(value: int, after: str, m: re.Match[str], w: Wording) -> str | None:
+    match w.language:
+        case "es" | "pt":
+            return _pt_ordinal(value) if w.language == "pt" and value < 11 else cardinal(value, w.language)
+        case "pl":
+            before = m.string[: m.start()].split()[-1:]
+            local = bool(before) and before[0].lower() in ("w", "we", "o")
+            nominative = re.match(r"\s?wiek\b", after)
+            return ordinal(value, "pl") if nominative else polish_ordinal(value, "locative" if local else "genitive")
+        case "ru":
+            case = "p" if re.match(r"\s?веке", after) else "g" if re.match(r"\s?века", after) else "n"
+            return russian(value, "ordinal", case)
+    return ordinal(value, w.language)
+
+
+def _pt_ordinal(value: int) -> str:
+    return ordinal(value, "pt")
+
+
+def _regnal(value: int, name: str, w: Wording) -> str | None:
+    """The number of a king or a pope."""
+    if w.language == "fr":
+        return "premier" if value == 1 else cardinal(value, "fr")
+    if w.language in ("es", "pt"):
+        return ordinal(value, w.language) if value <= 10 else cardinal(value, w.language)
+    if w.language == "de":
+        return f"der {ordinal(value, 'de').capitalize()}"
+    if w.language == "nl":
+        return f"de {ordinal(value, 'nl').capitalize()}"
+    if w.language == "ru":
+        return russian(value, "ordinal", "n", "f" if name[-1] in "ая" and name not in ("Никита", "Илья") else "m")
+    if w.language == "it":
+        return _gendered(ordinal(value, "it"), name.endswith("a") and name not in ("Papa", "Andrea", "Luca"), w)
+    return ordinal(value, w.language)
+
+
+# Ranges, fractions, versions, signs.
+
+
+def _say_range(m: re.Match[str], w: Wording) -> str | None:
+    first, last = m.group(1), m.group(2)
+    link = w.forms.get("range")
+    if link is None or w.parse(first)[0] is None or w.parse(last)[0] is None:
+        return None
+    if (first[0] == "0" != first) or (last[0] == "0" != last and "," not in last and "." not in last):
+        return None
+    if "–" not in m.group() and (len(first) > 4 or (len(first) == 3 and len(last) == 4)):
+        return None
+    return w.join(w.number(first), link, w.number(last))
+
+
+def _say_fraction(m: re.Match[str], w: Wording) -> str | None:
+    """½, 1½, 3/4: by the language's own table."""
+    signs = {"½": "1/2", "⅓": "1/3", "⅔": "2/3", "¼": "1/4", "¾": "3/4"}
+    whole, part = m.group(1), signs.get(m.group(2), m.group(2))
+    table = w.fractions
+    said = table.get(f"1 {part}" if whole == "1" else f"n {part}") if whole else table.get(part)
+    if said is None and whole and part in table:
+        said = w.join("{n}", table.get("and", ""), table[part])
+    return None if said is None else said.replace("{n}", w.number(whole) if whole else "")
+
+
+def _say_version(m: re.Match[str], w: Wording) -> str | None:
+    """2.10.3, v2.3, Android 14.2."""
+    point = w.forms.get("version_point") or w.word(".")
+    if not point:
+        return None
+    said = w.join(*[part for n in m.group(2).split(".") for part in (cardinal(int(n), w.language), point)][:-1])
+    lead = m.group(1)
+    if not lead:
+        return said
+    name = w.forms.get("version", "") if lead.lower().startswith("v") else lead
+    return w.join(name or lead, said) if w.joint else f"{lead}{said}"
+
+
+def _say_named_version(m: re.Match[str], w: Wording) -> str | None:
+    """A decimal point after a product's name, in a language that writes decimals with a comma."""
+    point = w.word(".")
+    if w.decimal != "," or not point or int(m.group(2)) > 99:
+        return None
+    return w.join(cardinal(int(m.group(1)), w.language), point, cardinal(int(m.group(2)), w.language))
+
+
+def _say_minus(m: re.Match[str], w: Wording) -> str | None:
+    return f"{w.forms['minus']}{w.joint}" if "minus" in w.forms else None
+
+
+def _say_plus(m: re.Match[str], w: Wording) -> str | None:
+    return f"{w.word('+')}{w.joint}" if w.word("+") else None
+
+
+# Agreement with the noun that follows.
+
+
+def _say_agreeing(m: re.Match[str], w: Wording) -> str | None:
+    """1 hora, 21 días, 2 минуты, 200 personas: the number takes the noun's gender."""
+    value, noun = int(m.group(1).replace(".", "").replace(" ", "")), m.group(2).lower()
+    if w.language == "ru":
+        return _russian_agreeing(value, noun)
+    if w.language == "pl":
+        return _polish_agreeing(value, noun, w)
+    feminine = _feminine_noun(noun, w)
+    words = cardinal(value, w.language)
+    match w.language:
+        case "es":
+            return _spanish_agreeing(words, feminine)
+        case "pt":
+            if not feminine:
+                return None
+            words = re.sub(r"\bum$", "uma", re.sub(r"\bdois\b(?! mil)", "duas", words))
+            return re.sub(r"entos\b", "entas", words)
+        case "it":
+            if value != 1:
+                return None
+            return "una" if feminine else "uno" if re.match(r"(?:s[^aeiou]|z|gn|ps|x)", noun) else "un"
+        case "fr":
+            return re.sub(r"\bun$", "une", words) if feminine and re.search(r"\bun$", words) else None
+        case "de":
+            if value != 1:
+                return None
+            return "eine" if feminine else "ein"
+        case "nl":
+            return "één" if value == 1 else None
+    return None
+
+
+def _feminine_noun(noun: str, w: Wording) -> bool:
+    if noun in w.listed("feminine"):
+        return True
+    if noun in w.listed("masculine"):
+        return False
+    endings = tuple(w.forms.get("feminine_endings", "").split())
+    return bool(endings) and noun.endswith(endings)
+
+
+def _spanish_agreeing(words: str, feminine: bool) -> str | None:
+    if feminine:
+        words = re.sub(r"cientos\b", "cientas", words).replace("quinientos", "quinientas")
+        return re.sub(r"uno$", "una", words)
+    return re.sub(r"veintiuno$", "veintiún", re.sub(r"(?<!i)uno$", "un", words))
+
+
+def _russian_agreeing(value: int, noun: str) -> str | None:
+    last, teen = value % 10, value % 100 in (11, 12, 13, 14)
+    if teen or last not in (1, 2):
+        return None
+    if last == 2:
+        return russian(value, gender="f") if noun.endswith(("ы", "и")) and not noun.endswith("ии") else None
+    gender = "f" if noun.endswith(("а", "я", "ь")) else "n" if noun.endswith(("о", "е")) else "m"
+    if noun.endswith(("у", "ю")):  # на 1 минуту
+        return russian(value, case="a", gender="f")
+    return russian(value, gender=gender) if gender != "m" else None
+
+
+def _polish_agreeing(value: int, noun: str, w: Wording) -> str | None:
+    if value == 1:
+        return "jedna" if noun.endswith("a") else "jedno" if noun.endswith(("o", "e")) else None
+    if value % 10 == 2 and value % 100 != 12 and noun in w.listed("feminine"):
+        return re.sub(r"dwa$", "dwie", cardinal(value, "pl"))
+    return None
+
+
+def _say_governed(m: re.Match[str], w: Wording) -> str | None:
+    """After a preposition that asks for the genitive: от 3 до 5, od 3 do 5."""
+    value = int(m.group(1))
+    match w.language:
+        case "ru":
+            return russian(value, case="g")
+        case "pl":
+            return polish_genitive(value)
+    return None
+
+
+def _say_counter(m: re.Match[str], w: Wording) -> str | None:
+    """Korean counters: native numbers below 100, a space before the counter."""
+    value = int(m.group(1))
+    if m.group(2) in w.listed("native_counters") and 1 <= value <= 99:
+        return f"{korean_native(value)} {m.group(2)}"
+    if m.group(2) in w.listed("sino_counters"):
+        return f"{cardinal(value, 'ko')} {m.group(2)}"
+    return None
+
+
+def _say_liang(m: re.Match[str], w: Wording) -> str | None:
+    """Chinese: two before a measure word."""
+    return f"两{m.group(1)}" if m.group(1) in w.listed("measure_words") else None
+
+
+def _say_year_digits(m: re.Match[str], w: Wording) -> str | None:
+    return digits(m.group(1), "zh") if w.language == "zh" else None
+
+
+_FREE = r"(?<![\w.,:/-])"
+_END = r"(?!\w|[/:]|[.,-]\d)"
+_PREPOSITIONS = r"(?:с|от|до|после|около|более|менее|больше|меньше|без|из|od|do|około|ponad|powyżej|poniżej|bez|z)"
+_GOVERNED = "|".join(rf"(?<=\b{p} )" for p in _PREPOSITIONS[3:-1].split("|"))
+
+FORMS: tuple[Rule, ...] = (
+    Rule("suffixed", "d", rf"{_FREE}(\d{{1,3}})\.?(º|ª|er|re|ère|ers|e|ème|de|ste|do|o|a)(?![\w'’])", _say_suffixed),
+    Rule("russian_suffixed", "d", rf"{_FREE}(\d{{1,4}})-([а-я]{{1,3}})(?!\w)", _say_russian_suffixed),
+    Rule("roman", "a", r"(?<![\w.])([IVXL]{1,8})(?:er?|º|ª|\.(?= \w)|\.(?=$))?(?![\w’'-])", _say_roman),
+    Rule("fraction", "das", rf"(?:{_FREE}(\d+) ?)?([½⅓⅔¼¾]|(?<![\d/])[123]/[2345](?![\d/]))", _say_fraction),
+    Rule("version", "ad", r"(?<![\w.,])([vV]|Version )?(\d+(?:\.\d+){2,})(?![\w]|\.\d)", _say_version),
+    Rule("v_number", "a", r"(?<![\w.])([vV])\.? ?(\d+(?:\.\d+)?)(?![\w]|\.\d)", _say_version),
+    Rule("named_version", "d", r"(?<=[A-Za-z] )(\d{1,2})\.(\d{1,2})(?![\w:]|[.,]\d|\s?[€%])", _say_named_version),
+    Rule("range", "d", rf"{_FREE}({NUMBER})\s?[–-]\s?({NUMBER})(?![\w:/-]|\.\d)", _say_range),
+    Rule("range_unit", "d", rf"{_FREE}({NUMBER})\s?[–-]\s?({NUMBER})(?=\s?(?:%|€|°|[a-z]{{1,3}}\b))", _say_range),
+    Rule("minus", "s", r"(?<![\w)])[-−–](?=\d)", _say_minus),
+    Rule("plus", "s", r"(?<![\w)])\+(?=\d{1,2}(?!\d))", _say_plus),
+    Rule("counter", "d", r"(?<![\d.,:])(\d{1,4}) ?([가-힣]{1,3})", _say_counter),
+    Rule("liang", "d", r"(?<![\d.,:])2([\u4e00-\u9fff])", _say_liang),
+    Rule("year_digits", "d", r"(?<!\d)(\d{4})(?=年)", _say_year_digits),
+    Rule("governed", "d", rf"(?:{_GOVERNED})(\d{{1,3}})(?![\w:/%]|[.,-]\d)", _say_governed),
+    Rule("agreeing", "d", rf"{_FREE}(\d{{1,6}})(?= ([^\W\d_]{{2,}}))", _say_agreeing),
+)  # fmt: skip
+"""After a language's own rules and its calendar, before the amounts and numbers of every language."""
