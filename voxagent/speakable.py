@@ -25,7 +25,7 @@ from voxagent.spoken.markup import MARKUP
 from voxagent.spoken.numbers import Wording, cardinal, wording
 from voxagent.spoken.others import OTHERS
 from voxagent.spoken.romance import ROMANCE
-from voxagent.spoken.rules import ADDRESSES, AMOUNTS, UNSPACED, Rule
+from voxagent.spoken.rules import ADDRESSES, AMOUNTS, UNSPACED, Rule, abbreviation_rule
 from voxagent.spoken.slavic import SLAVIC
 
 
@@ -156,6 +156,9 @@ _LANGUAGES: Mapping[str, tuple[Rule, ...]] = {**ROMANCE, **GERMANIC, **SLAVIC, *
 @lru_cache(maxsize=32)
 def _grammar(tag: str) -> Mapping[str, _Bucket]:
     own = ENGLISH if tag == "en" else (*_LANGUAGES.get(tag, ()), *CALENDAR, *FORMS)
+    abbreviations = wording(tag).abbreviations
+    if abbreviations:
+        own = (abbreviation_rule(abbreviations), *own) if tag != "en" else own
     rules = (*MARKUP, *ADDRESSES, *own, *AMOUNTS, *_SPACES)
     compiled = [(rule, re.compile(rule.pattern, re.MULTILINE)) for rule in rules]
     return {sort: _bucket([pair for pair in compiled if sort in pair[0].starts]) for sort in "ldaws"}

@@ -82,7 +82,7 @@ def _month(text: str, w: Wording) -> str | None:
 
 def _say_numeric_date(m: re.Match[str], w: Wording) -> str | None:
     """31.12.2026, 15/08/26."""
-    return _numeric(m.group(1), m.group(3), m.group(4) or "", w, m)
+    return _numeric(m.group(1), m.group(2), m.group(3), w, m)
 
 
 def _say_iso_date(m: re.Match[str], w: Wording) -> str | None:
@@ -198,7 +198,7 @@ def _clock(hour: int, minute: int, w: Wording, m: re.Match[str]) -> str:
             oblique = before in ("o", "od", "do", "po", "około", "koło")
             spoken = polish_ordinal(hour or 24, "feminine_oblique" if oblique else "feminine") if hour else "zero"
         case "ko":
-            spoken = korean_native(hour if 1 <= hour <= 12 else hour) if 1 <= hour <= 12 else cardinal(hour, "ko")
+            spoken = korean_native(hour) if 1 <= hour <= 12 else cardinal(hour, "ko")
         case "de":
             spoken = "ein" if hour == 1 else cardinal(hour, "de")
         case _:
@@ -230,7 +230,9 @@ _ERA = r"(?: ?(г\.|года|р\.|r\.|roku))?"
 _FREE = r"(?<![\w.,:/-])"
 
 CALENDAR: tuple[Rule, ...] = (
-    Rule("numeric_date", "d", rf"{_FREE}(\d{{1,2}})([./-])(\d{{1,2}})\2(\d{{4}}|\d{{2}}){_LATER}", _say_numeric_date),
+    Rule("numeric_date", "d", rf"{_FREE}(\d{{1,2}})[./-](\d{{1,2}})[./-](\d{{4}}){_LATER}", _say_numeric_date),
+    Rule("short_date", "d", rf"{_FREE}(\d{{1,2}})/(\d{{1,2}})/(\d{{2}}){_LATER}", _say_numeric_date),
+    Rule("dotted_date", "d", rf"{_FREE}(\d\d)\.(\d\d)\.(\d\d){_LATER}", _say_numeric_date),
     Rule("iso_date", "d", rf"{_FREE}(\d{{4}})[-/.](\d{{1,2}})[-/.](\d{{1,2}})(?![\w/-]|[.,:]\d)", _say_iso_date),
     Rule(
         "written_date",
@@ -254,6 +256,6 @@ CALENDAR: tuple[Rule, ...] = (
     ),
     Rule("clock_h", "d", r"(?<![\w.,:/])(\d{1,2}) ?(?:h|heures?|u|giờ) ?(\d{2})(?:m|min)?(?![\w:]|[.,]\d)", _say_clock),
     Rule("hour_h", "d", r"(?<![\w.,:/])(\d{1,2})(?: ?h| ?Uhr| ?uur| heures?| giờ)(?![\w/])", _say_hour),
-    Rule("polish_hour", "d", r"(?:(?<=\bo )|(?<=godz\. )|(?<=\bgodzinie ))(\d{1,2})(?![\w:/]|[.,]\d)", _say_polish_hour),
+    Rule("polish_hour", "d", rf"(?:(?<=\bo )|(?<=godz\. )|(?<=\bgodzinie ))(\d{{1,2}}){_LATER}", _say_polish_hour),
 )  # fmt: skip
 """After a language's own rules, before the amounts and numbers of every language."""

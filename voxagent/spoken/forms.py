@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+from voxagent.spoken.agreement import agreeing
 from voxagent.spoken.inflection import korean_native, polish_genitive, polish_ordinal, russian
 from voxagent.spoken.numbers import Wording, cardinal, digits, ordinal
 from voxagent.spoken.rules import NUMBER, Rule
@@ -183,75 +184,14 @@ def _say_plus(m: re.Match[str], w: Wording) -> str | None:
     return f"{w.word('+')}{w.joint}" if w.word("+") else None
 
 
-# Agreement with the noun that follows.
+# Before the noun that follows.
 
 
 def _say_agreeing(m: re.Match[str], w: Wording) -> str | None:
     """1 hora, 21 días, 2 минуты, 200 personas: the number takes the noun's gender."""
-    value, noun = int(m.group(1).replace(".", "").replace(" ", "")), m.group(2).lower()
-    if w.language == "ru":
-        return _russian_agreeing(value, noun)
-    if w.language == "pl":
-        return _polish_agreeing(value, noun, w)
-    feminine = _feminine_noun(noun, w)
-    words = cardinal(value, w.language)
-    match w.language:
-        case "es":
-            return _spanish_agreeing(words, feminine)
-        case "pt":
-            if not feminine:
-                return None
-            words = re.sub(r"\bum$", "uma", re.sub(r"\bdois\b(?! mil)", "duas", words))
-            return re.sub(r"entos\b", "entas", words)
-        case "it":
-            if value != 1:
-                return None
-            return "una" if feminine else "uno" if re.match(r"(?:s[^aeiou]|z|gn|ps|x)", noun) else "un"
-        case "fr":
-            return re.sub(r"\bun$", "une", words) if feminine and re.search(r"\bun$", words) else None
-        case "de":
-            if value != 1:
-                return None
-            return "eine" if feminine else "ein"
-        case "nl":
-            return "één" if value == 1 else None
-    return None
-
-
-def _feminine_noun(noun: str, w: Wording) -> bool:
-    if noun in w.listed("feminine"):
-        return True
-    if noun in w.listed("masculine"):
-        return False
-    endings = tuple(w.forms.get("feminine_endings", "").split())
-    return bool(endings) and noun.endswith(endings)
-
-
-def _spanish_agreeing(words: str, feminine: bool) -> str | None:
-    if feminine:
-        words = re.sub(r"cientos\b", "cientas", words).replace("quinientos", "quinientas")
-        return re.sub(r"uno$", "una", words)
-    return re.sub(r"veintiuno$", "veintiún", re.sub(r"(?<!i)uno$", "un", words))
-
-
-def _russian_agreeing(value: int, noun: str) -> str | None:
-    last, teen = value % 10, value % 100 in (11, 12, 13, 14)
-    if teen or last not in (1, 2):
-        return None
-    if last == 2:
-        return russian(value, gender="f") if noun.endswith(("ы", "и")) and not noun.endswith("ии") else None
-    gender = "f" if noun.endswith(("а", "я", "ь")) else "n" if noun.endswith(("о", "е")) else "m"
-    if noun.endswith(("у", "ю")):  # на 1 минуту
-        return russian(value, case="a", gender="f")
-    return russian(value, gender=gender) if gender != "m" else None
-
-
-def _polish_agreeing(value: int, noun: str, w: Wording) -> str | None:
-    if value == 1:
-        return "jedna" if noun.endswith("a") else "jedno" if noun.endswith(("o", "e")) else None
-    if value % 10 == 2 and value % 100 != 12 and noun in w.listed("feminine"):
-        return re.sub(r"dwa$", "dwie", cardinal(value, "pl"))
-    return None
+    value = int(m.group(1))
+    said = agreeing(value, m.group(2), w)
+    return said if said != cardinal(value, w.language) else None
 
 
 def _say_governed(m: re.Match[str], w: Wording) -> str | None:

@@ -7,10 +7,11 @@ they draw on are the lexicon's. Pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from voxagent.marks import TOP_LEVEL_DOMAINS
+from voxagent.spoken.agreement import agreeing
 from voxagent.spoken.numbers import Wording, cardinal, digits, ordinal
 
 Say = Callable[[re.Match[str], Wording], str | None]
@@ -127,21 +128,29 @@ _SCALE_WORD = r"(?:thousand|million|billion|trillion)"
 
 
 def _amount(number: str, forms: str, w: Wording) -> str:
-    """Money: units and hundredths, or a plain decimal when the decimals are not hundredths."""
+    """Money: units and hundredths, or a plain decimal when the decimals are not hundredths.
+
+    `forms` holds one|many of both, or one|few|many and the same of the hundredths behind a semicolon.
+    """
     names = forms.split("|")
+    major, _, minor = forms.partition(";")
+    if len(names) == 4 and not minor:
+        major, minor = "|".join(names[:2]), "|".join(names[2:])
     whole, fraction = w.parse(number)
-    major, minor = ("|".join(names[:2]), "|".join(names[2:])) if len(names) == 4 else (forms, "")
     if not fraction or not fraction.strip("0"):
-        text = str(whole)
-        return w.join(cardinal(whole or 0, w.language), w.counted(major, text))
+        return _counted(whole or 0, major, w)
     if len(names) == 4 and w.language == "zh":
         return _chinese_amount(whole or 0, fraction, names)
     if len(fraction) != 2 or not minor:
         return w.join(w.number(number), w.counted(major, number))
-    cents = w.join(cardinal(int(fraction), w.language), w.counted(minor, str(int(fraction))))
-    if not whole:
-        return cents
-    return w.join(cardinal(whole, w.language), w.counted(major, str(whole)), w.word("money_and"), cents)
+    cents = _counted(int(fraction), minor, w)
+    return w.join(_counted(whole, major, w), w.word("money_and"), cents) if whole else cents
+
+
+def _counted(value: int, forms: str, w: Wording) -> str:
+    """A number and its noun, which agree."""
+    noun = w.counted(forms, str(value))
+    return w.join(agreeing(value, noun, w), noun)
 
 
 def _chinese_amount(whole: int, fraction: str, names: list[str]) -> str:
@@ -187,6 +196,9 @@ def _say_unit(m: re.Match[str], w: Wording) -> str | None:
     dated = m.group(2) == "г" and m.string[m.end() :].startswith(".")  # Russian: a year, not grams
     if forms is None or w.parse(m.group(1))[0] is None or dated:
         return None
+    whole, fraction = w.parse(m.group(1))
+    if whole is not None and not fraction:
+        return _counted(whole, forms, w)
     return w.join(w.number(m.group(1)), w.counted(forms, m.group(1)))
 
 
@@ -264,7 +276,7 @@ _CURRENCY_AFTER = r"[€$£¥₹₩₽₺₫฿đ円元원]|EUR|USD|GBP|CHF|TL|z
 _SCALED = rf"(?:[ \u00a0]?(bn|Bn|mn|tn|mm|MM|[kKmMbBtT])(?![\w])|[ \u00a0]({_SCALE_WORD})\b)?"
 _PHONE = r"(?:\+\d{1,3}[ .-]?)?(?:\(\d{1,5}\)[ .-]?)?\d{2,5}(?:[ -]\d{2,5}){1,5}"
 _CLOCK = r"(\d{1,2})(?::(\d{2})(?: ?(?:Uhr|uur))?|\.(\d{2}) (?:Uhr|uur))(?![:.]?\d)"
-_UNIT = r"(°[CF]|km/h|m/s|[A-Za-zµμ]{1,5}²?|[Ѐ-ӿ]{1,4}|[\u0900-\u097f]{1,6}|°)"
+_UNIT = r"(°[CF]|[º℃℉%]C?|[^\W\d_]{1,5}/[^\W\d_]{1,4}|[A-Za-zµμ]{1,5}²?|[Ѐ-ӿ]{1,4}|[\u0900-\u097f]{1,6}|°)"
 _UNIT_STOP = r"(?:\.(?=[,;]|\s+[a-z\d(]))?"  # the full stop of an abbreviated unit, unless it may end the sentence
 _ABBREVIATION = (
     r"(?<![\w.\u0900-\u097f])(?:[^\W\d_]|[\u0900-\u097f]){1,6}(?:\.[^\W\d_]{1,3})*\.(?!\w)|"
@@ -278,6 +290,23 @@ ADDRESSES: tuple[Rule, ...] = (
     Rule("emoji", "sda", rf"(?:{EMOJI})+", _say_emoji),
 )  # fmt: skip
 """Before all amounts: the digits in an address are its own."""
+
+
+def abbreviation_rule(keys: Iterable[str]) -> Rule:
+    """The rule for a language's own list of abbreviations, the longest first."""
+    either = "|".join(_either_case(key) for key in sorted(keys, key=len, reverse=True))
+    return Rule(
+        "own_abbreviation", "as", rf"(?<![^\W{UNSPACED}])(?<!\.)(?:{either})(?![^\W{UNSPACED}]|\.\w)", _say_abbreviation
+    )
+
+
+def _either_case(key: str) -> str:
+    """A key may open a sentence."""
+    first = re.escape(key[0])
+    if key[0].islower() and len(key) > 2:
+        first = f"[{key[0]}{key[0].upper()}]" if len(key[0].upper()) == 1 else first
+    return first + re.escape(key[1:])
+
 
 AMOUNTS: tuple[Rule, ...] = (
     Rule("money", "as", rf"({_CURRENCY})[ \u00a0]?({NUMBER}){_SCALED}(?!\d)", _say_money_before),
