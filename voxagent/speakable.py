@@ -20,13 +20,10 @@ from voxagent.spoken.calendar import CALENDAR
 from voxagent.spoken.draft import Draft
 from voxagent.spoken.english import ENGLISH
 from voxagent.spoken.forms import FORMS
-from voxagent.spoken.germanic import GERMANIC
 from voxagent.spoken.markup import MARKUP
 from voxagent.spoken.numbers import Wording, cardinal, wording
 from voxagent.spoken.others import OTHERS
-from voxagent.spoken.romance import ROMANCE
 from voxagent.spoken.rules import ADDRESSES, AMOUNTS, UNSPACED, Rule, abbreviation_rule
-from voxagent.spoken.slavic import SLAVIC
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +147,7 @@ _PLAIN = re.compile(
 _LAST = re.compile(rf"({_SMALL}{_TAIL})?([.,!?…]+[\"”]?|[;:])(?=\s(?!\d)|\Z)")
 
 
-_LANGUAGES: Mapping[str, tuple[Rule, ...]] = {**ROMANCE, **GERMANIC, **SLAVIC, **ASIAN, **OTHERS}
+_LANGUAGES: Mapping[str, tuple[Rule, ...]] = {**ASIAN, **OTHERS}
 
 
 @lru_cache(maxsize=32)
@@ -190,7 +187,7 @@ def _compose(draft: Draft, text: str, start: int, buckets: Mapping[str, _Bucket]
         if plain is not None:
             place, line_start = plain.end(), False
         last = _LAST.match(text, place, end)
-        if last is not None and last.group(1) not in words.dotted:
+        if last is not None and re.split("['’]", last.group(1) or "")[-1] not in words.dotted:
             place, line_start = last.end(), False
             if place >= end:
                 continue

@@ -70,6 +70,8 @@ def _russian(value: int, words: str, noun: str, w: Wording) -> str:
         return russian(value, gender="f") if re.search(r"(?<!и)[ыи]$", noun) else words
     if noun.endswith(("у", "ю")):  # на 1 минуту
         return russian(value, case="a", gender="f")
+    if noun in w.listed("masculine"):
+        return words
     gender = "f" if noun.endswith(("а", "я", "ь")) else "n" if noun.endswith(("о", "е")) else "m"
     return russian(value, gender=gender)
 
@@ -81,7 +83,25 @@ def _polish(value: int, words: str, noun: str, w: Wording) -> str:
     return re.sub(r"dwa$", "dwie", words) if feminine and value % 100 != 12 else words
 
 
+_AR_FEMININE = ("", "إحدى", "اثنتان", "ثلاث", "أربع", "خمس", "ست", "سبع", "ثماني", "تسع", "عشر")
+_AR_TENS = {20: "عشرون", 30: "ثلاثون", 40: "أربعون", 50: "خمسون", 60: "ستون", 70: "سبعون", 80: "ثمانون", 90: "تسعون"}
+
+
+def _arabic(value: int, words: str, noun: str, w: Wording) -> str:
+    """From three on a number takes the other gender than its noun; the ending tells the noun's."""
+    feminine = noun in w.listed("feminine") or noun.endswith("ات") if value <= 10 else noun.endswith("ة")
+    if not feminine or value < 3 or value > 99:
+        return words
+    if value <= 10:
+        return _AR_FEMININE[value]
+    if value < 20:
+        return f"{'اثنتا' if value == 12 else _AR_FEMININE[value - 10]} عشرة"
+    tens, units = value // 10 * 10, value % 10
+    return f"{_AR_FEMININE[units]} و{_AR_TENS[tens]}" if units else words
+
+
 _BENDS = {
+    "ar": _arabic,
     "de": _german,
     "es": _spanish,
     "fr": _french,

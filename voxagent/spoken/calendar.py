@@ -10,9 +10,7 @@ from collections.abc import Callable, Mapping
 
 from voxagent.spoken.inflection import arabic_clock, arabic_day, arabic_oblique, korean_native, polish_ordinal, russian
 from voxagent.spoken.numbers import Wording, cardinal, digits, ordinal
-from voxagent.spoken.rules import Rule
-
-_LATER = r"(?![\w/]|[.,:]\d)"
+from voxagent.spoken.rules import APART, ENDED, Rule
 
 
 def _german_year(value: int) -> str:
@@ -27,6 +25,13 @@ def _dutch_year(value: int) -> str:
         high, low = divmod(value, 100)
         return cardinal(high, "nl") + (cardinal(low, "nl") if low else "honderd")
     return cardinal(value, "nl")
+
+
+def _hindi_year(value: int) -> str:
+    if 1100 <= value < 2000:
+        high, low = divmod(value, 100)
+        return f"{cardinal(high, 'hi')} सौ" + (f" {cardinal(low, 'hi')}" if low else "")
+    return cardinal(value, "hi")
 
 
 def _german_day(value: int) -> str:
@@ -49,6 +54,7 @@ _DAYS: Mapping[str, Callable[[int], str]] = {
 _YEARS: Mapping[str, Callable[[int], str]] = {
     "ar": arabic_oblique,
     "de": _german_year,
+    "hi": _hindi_year,
     "nl": _dutch_year,
     "pl": lambda value: polish_ordinal(value, "genitive"),
     "ru": lambda value: russian(value, "ordinal", "g"),
@@ -83,6 +89,17 @@ def _month(text: str, w: Wording) -> str | None:
 def _say_numeric_date(m: re.Match[str], w: Wording) -> str | None:
     """31.12.2026, 15/08/26."""
     return _numeric(m.group(1), m.group(2), m.group(3), w, m)
+
+
+def _say_day_slash(m: re.Match[str], w: Wording) -> str | None:
+    """22/09, ngày 15/8, 3/4に: a date where the month has two digits, or the words around say so."""
+    first, second = m.group(1), m.group(2)
+    before = m.string[: m.start()].split()[-1:]
+    led = bool(before) and before[0].lower() in w.listed("date_cues")
+    if w.language in ("ja", "zh", "ko"):
+        followed = re.match(r"[\s]?[にはかまのをもが（(에은는의부까]|$", m.string[m.end() :])
+        return _numeric(second, first, "", w, m) if followed else None
+    return _numeric(first, second, "", w, m) if led or (len(second) == 2 and second[0] == "0") else None
 
 
 def _say_iso_date(m: re.Match[str], w: Wording) -> str | None:
@@ -154,6 +171,8 @@ def _say_slavic_year(m: re.Match[str], w: Wording) -> str | None:
 
 def _say_year(m: re.Match[str], w: Wording) -> str | None:
     """A lone year where the language reads years in a way of their own."""
+    if w.language == "hi":
+        return _year(int(m.group(1)), w) if re.match(r" (?:में|से|तक|का|की|के)(?!\w)", m.string[m.end() :]) else None
     if w.language not in ("de", "nl", "ar"):
         return None
     before = m.string[: m.start()].split()[-1:]
@@ -227,35 +246,39 @@ _MONTH = r"([^\W\d_]{2,12}|[\u0e01-\u0e4e.]{2,12}|[\u0900-\u097f]{2,12})"
 _LINK = r"(de |del |d['’]|من )?"
 _GAP = r"(,? (?:de |del |do )?)"
 _ERA = r"(?: ?(г\.|года|р\.|r\.|roku))?"
-_FREE = r"(?<![\w.,:/-])"
+
+_AT = "|".join(f"(?<={word} )" for word in ("saat", "Saat", "alle", "ore", "las"))
 
 CALENDAR: tuple[Rule, ...] = (
-    Rule("numeric_date", "d", rf"{_FREE}(\d{{1,2}})[./-](\d{{1,2}})[./-](\d{{4}}){_LATER}", _say_numeric_date),
-    Rule("short_date", "d", rf"{_FREE}(\d{{1,2}})/(\d{{1,2}})/(\d{{2}}){_LATER}", _say_numeric_date),
-    Rule("dotted_date", "d", rf"{_FREE}(\d\d)\.(\d\d)\.(\d\d){_LATER}", _say_numeric_date),
-    Rule("iso_date", "d", rf"{_FREE}(\d{{4}})[-/.](\d{{1,2}})[-/.](\d{{1,2}})(?![\w/-]|[.,:]\d)", _say_iso_date),
+    Rule("numeric_date", "d", rf"{APART}(\d{{1,2}})[./-](\d{{1,2}})[./-](\d{{4}}){ENDED}", _say_numeric_date),
+    Rule("short_date", "d", rf"{APART}(\d{{1,2}})/(\d{{1,2}})/(\d{{2}}){ENDED}", _say_numeric_date),
+    Rule("dotted_date", "d", rf"{APART}(\d\d)\.(\d\d)\.(\d\d){ENDED}", _say_numeric_date),
+    Rule("iso_date", "d", rf"{APART}(\d{{4}})[-/.](\d{{1,2}})[-/.](\d{{1,2}})(?![\w/-]|[.,:]\d)", _say_iso_date),
     Rule(
         "written_date",
         "d",
-        rf"{_FREE}(\d{{1,2}})(?:er|re|\.º|º|ª|\.)? ?{_LINK}{_MONTH}(\.)?(?:{_GAP}(\d{{4}}){_ERA})?{_LATER}",
+        rf"{APART}(\d{{1,2}})(?:er|re|\.º|º|ª|\.)? ?{_LINK}{_MONTH}(\.)?(?:{_GAP}(\d{{4}}){_ERA})?{ENDED}",
         _say_written_date,
     ),
-    Rule("slavic_year", "d", rf"{_FREE}(\d{{4}}) ?(г\.|году|года|год|r\.|roku)(?!\w)", _say_slavic_year),
-    Rule("lone_year", "d", rf"{_FREE}(1[1-9]\d\d|20\d\d){_LATER}", _say_year),
+    Rule("slavic_year", "d", rf"{APART}(\d{{4}}) ?(г\.|году|года|год|r\.|roku)(?!\w)", _say_slavic_year),
+    Rule("lone_year", "d", rf"{APART}(1[1-9]\d\d|20\d\d){ENDED}", _say_year),
     Rule(
         "clock_colon",
         "d",
-        r"(?<![\w.,:/])(\d{1,2}):(\d{2})(?! ?(?:Uhr|uur))(?:\s?(?:hs?|hrs|ч|godz|น)\b\.?)?(?![\w:]|[.,]\d)",
+        rf"{APART}(\d{{1,2}}):(\d{{2}})(?! ?(?:Uhr|uur))(?:\s?(?:hs?|hrs|ч|godz)\b\.?|\s?น\.)?{ENDED}",
         _say_clock,
     ),
     Rule(
         "clock_named",
         "d",
-        r"(?<![\w.,:/])(\d{1,2})(?:[.:](\d{2})) ?(?:Uhr|uur|h|น\.)(?!\w)",
+        rf"{APART}(\d{{1,2}})(?:[.:](\d{{2}})) ?(?:Uhr|uur|h|น\.)(?!\w)",
         _say_clock,
     ),
     Rule("clock_h", "d", r"(?<![\w.,:/])(\d{1,2}) ?(?:h|heures?|u|giờ) ?(\d{2})(?:m|min)?(?![\w:]|[.,]\d)", _say_clock),
+    Rule("turkish_clock", "d", rf"{APART}(\d{{1,2}})\.(\d{{2}})(?=['’][dtyn])", _say_clock),
+    Rule("clock_after_word", "d", rf"(?:{_AT})(\d{{1,2}})\.(\d{{2}}){ENDED}", _say_clock),
+    Rule("day_slash", "d", rf"{APART}(\d{{1,2}})/(\d{{1,2}}){ENDED}", _say_day_slash),
     Rule("hour_h", "d", r"(?<![\w.,:/])(\d{1,2})(?: ?h| ?Uhr| ?uur| heures?| giờ)(?![\w/])", _say_hour),
-    Rule("polish_hour", "d", rf"(?:(?<=\bo )|(?<=godz\. )|(?<=\bgodzinie ))(\d{{1,2}}){_LATER}", _say_polish_hour),
+    Rule("polish_hour", "d", rf"(?:(?<=\bo )|(?<=godz\. )|(?<=\bgodzinie ))(\d{{1,2}}){ENDED}", _say_polish_hour),
 )  # fmt: skip
 """After a language's own rules, before the amounts and numbers of every language."""

@@ -10,7 +10,7 @@ import re
 from voxagent.spoken.agreement import agreeing
 from voxagent.spoken.inflection import korean_native, polish_genitive, polish_ordinal, russian
 from voxagent.spoken.numbers import Wording, cardinal, digits, ordinal
-from voxagent.spoken.rules import NUMBER, Rule
+from voxagent.spoken.rules import APART, ENDED, NUMBER, Rule
 
 _ROMAN = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
 
@@ -49,6 +49,8 @@ def _gendered(words: str, feminine: bool, w: Wording) -> str:
 def _say_suffixed(m: re.Match[str], w: Wording) -> str | None:
     """3.º, 2ª, 1er, 2e, 5e, 3.er."""
     value, suffix = int(m.group(1)), m.group(2)
+    if suffix == "°":
+        suffix = "º" if re.match(r" [^\W\d_]", m.string[m.end() :]) else ""
     if value == 0 or value > 999 or suffix.lower() not in w.forms.get("ordinal_suffixes", "").split():
         return None
     words = _spanish_ordinal(value) if w.language == "es" else ordinal(value, w.language)
@@ -87,6 +89,8 @@ def _say_roman(m: re.Match[str], w: Wording) -> str | None:
     )
     if century:
         return _century(value, after, m, w)
+    if w.language == "tr" and m.group().endswith("."):
+        return ordinal(value, "tr")
     named = bool(before) and before[0][:1].isupper() and before[0][-1:].isalpha()
     if not named or (len(m.group(1)) == 1 and m.group(1) not in ("I", "V", "X")):
         return None
@@ -142,6 +146,12 @@ def _say_range(m: re.Match[str], w: Wording) -> str | None:
     if "–" not in m.group() and (len(first) > 4 or (len(first) == 3 and len(last) == 4)):
         return None
     return w.join(w.number(first), link, w.number(last))
+
+
+def _say_time_range(m: re.Match[str], w: Wording) -> str | None:
+    """10:00〜18:00."""
+    link = w.forms.get("range")
+    return f"{w.joint}{link}{w.joint}" if link else None
 
 
 def _say_fraction(m: re.Match[str], w: Wording) -> str | None:
@@ -205,46 +215,56 @@ def _say_governed(m: re.Match[str], w: Wording) -> str | None:
     return None
 
 
+def _say_street(m: re.Match[str], w: Wording) -> str | None:
+    """Lindenstr.: the name of a street and the word for it are one."""
+    street = w.forms.get("street")
+    return m.group(1) + street if street else None
+
+
 def _say_counter(m: re.Match[str], w: Wording) -> str | None:
-    """Korean counters: native numbers below 100, a space before the counter."""
-    value = int(m.group(1))
-    if m.group(2) in w.listed("native_counters") and 1 <= value <= 99:
-        return f"{korean_native(value)} {m.group(2)}"
-    if m.group(2) in w.listed("sino_counters"):
-        return f"{cardinal(value, 'ko')} {m.group(2)}"
+    """Korean counters: native numbers below 100 before some, the others before the rest; a particle may follow."""
+    value, after = int(m.group(1)), m.group(2)
+    for size in (3, 2, 1):
+        if after[:size] in w.listed("native_counters") and 1 <= value <= 99:
+            return f"{korean_native(value)} "
+        if after[:size] in w.listed("sino_counters"):
+            return f"{cardinal(value, 'ko')} "
     return None
 
 
 def _say_liang(m: re.Match[str], w: Wording) -> str | None:
     """Chinese: two before a measure word."""
-    return f"两{m.group(1)}" if m.group(1) in w.listed("measure_words") else None
+    listed = w.listed("measure_words")
+    return "两" if m.group(1) in listed or m.group(1)[0] in listed else None
 
 
 def _say_year_digits(m: re.Match[str], w: Wording) -> str | None:
     return digits(m.group(1), "zh") if w.language == "zh" else None
 
 
-_FREE = r"(?<![\w.,:/-])"
-_END = r"(?!\w|[/:]|[.,-]\d)"
 _PREPOSITIONS = r"(?:с|от|до|после|около|более|менее|больше|меньше|без|из|od|do|około|ponad|powyżej|poniżej|bez|z)"
 _GOVERNED = "|".join(rf"(?<=\b{p} )" for p in _PREPOSITIONS[3:-1].split("|"))
 
+_SUFFIXES = "º|°|ª|er|re|ère|ers|e|ème|de|ste|do|o|a"
+
 FORMS: tuple[Rule, ...] = (
-    Rule("suffixed", "d", rf"{_FREE}(\d{{1,3}})\.?(º|ª|er|re|ère|ers|e|ème|de|ste|do|o|a)(?![\w'’])", _say_suffixed),
-    Rule("russian_suffixed", "d", rf"{_FREE}(\d{{1,4}})-([а-я]{{1,3}})(?!\w)", _say_russian_suffixed),
+    Rule("suffixed", "d", rf"{APART}(\d{{1,3}})\.?({_SUFFIXES})(?![\w'’]| ?[CF]\b)", _say_suffixed),
+    Rule("russian_suffixed", "d", rf"{APART}(\d{{1,4}})-([а-я]{{1,3}})(?!\w)", _say_russian_suffixed),
     Rule("roman", "a", r"(?<![\w.])([IVXL]{1,8})(?:er?|º|ª|\.(?= \w)|\.(?=$))?(?![\w’'-])", _say_roman),
-    Rule("fraction", "das", rf"(?:{_FREE}(\d+) ?)?([½⅓⅔¼¾]|(?<![\d/])[123]/[2345](?![\d/]))", _say_fraction),
-    Rule("version", "ad", r"(?<![\w.,])([vV]|Version )?(\d+(?:\.\d+){2,})(?![\w]|\.\d)", _say_version),
-    Rule("v_number", "a", r"(?<![\w.])([vV])\.? ?(\d+(?:\.\d+)?)(?![\w]|\.\d)", _say_version),
+    Rule("fraction", "das", rf"(?:{APART}(\d+) ?)?([½⅓⅔¼¾]|(?<![\d/])[123]/[2345](?![\d/]))", _say_fraction),
+    Rule("version", "ad", rf"{APART}([vV]|Version )?(\d+(?:\.\d+){{2,}}){ENDED}", _say_version),
+    Rule("v_number", "a", rf"{APART}([vV])\.? ?(\d+(?:\.\d+)?){ENDED}", _say_version),
     Rule("named_version", "d", r"(?<=[A-Za-z] )(\d{1,2})\.(\d{1,2})(?![\w:]|[.,]\d|\s?[€%])", _say_named_version),
-    Rule("range", "d", rf"{_FREE}({NUMBER})\s?[–-]\s?({NUMBER})(?![\w:/-]|\.\d)", _say_range),
-    Rule("range_unit", "d", rf"{_FREE}({NUMBER})\s?[–-]\s?({NUMBER})(?=\s?(?:%|€|°|[a-z]{{1,3}}\b))", _say_range),
+    Rule("range", "d", rf"{APART}({NUMBER})\s?[–〜～~-]\s?({NUMBER}){ENDED}(?!-)", _say_range),
+    Rule("range_unit", "d", rf"{APART}({NUMBER})\s?[–-]\s?({NUMBER})(?=\s?(?:%|€|°|[a-z]{{1,3}}\b))", _say_range),
+    Rule("time_range", "s", r"(?<=[\d分時时])\s?[〜～~]\s?(?=\d)", _say_time_range),
     Rule("minus", "s", r"(?<![\w)])[-−–](?=\d)", _say_minus),
     Rule("plus", "s", r"(?<![\w)])\+(?=\d{1,2}(?!\d))", _say_plus),
-    Rule("counter", "d", r"(?<![\d.,:])(\d{1,4}) ?([가-힣]{1,3})", _say_counter),
-    Rule("liang", "d", r"(?<![\d.,:])2([\u4e00-\u9fff])", _say_liang),
+    Rule("street", "a", r"(?<!\w)([^\W\d_]{3,})str\.(?!\w)", _say_street),
+    Rule("counter", "d", r"(?<![\d.,:])(\d{1,4}) ?(?=([가-힣]{1,3}))", _say_counter),
+    Rule("liang", "d", r"(?<![\d.,:])2(?=([\u4e00-\u9fff]{1,2}))", _say_liang),
     Rule("year_digits", "d", r"(?<!\d)(\d{4})(?=年)", _say_year_digits),
     Rule("governed", "d", rf"(?:{_GOVERNED})(\d{{1,3}})(?![\w:/%]|[.,-]\d)", _say_governed),
-    Rule("agreeing", "d", rf"{_FREE}(\d{{1,6}})(?= ([^\W\d_]{{2,}}))", _say_agreeing),
+    Rule("agreeing", "d", rf"{APART}(\d{{1,6}})(?= ([^\W\d_]{{2,}}))", _say_agreeing),
 )  # fmt: skip
 """After a language's own rules and its calendar, before the amounts and numbers of every language."""

@@ -150,7 +150,7 @@ class Wording:
         speech: Mapping[str, Any] = self.lexicon.speech
         self.speech = speech
         self.known = bool(speech)
-        lists = {**speech, **speech.get("forms", {})}
+        lists = {**speech, **speech.get("forms", {}), **speech.get("calendar", {})}
         self._lists = {key: frozenset(value.split()) for key, value in lists.items() if isinstance(value, str)}
         self.decimal: str = speech.get("decimal", ".")
         self.joint = "" if language in ("zh", "ja", "th") else " "
@@ -162,7 +162,9 @@ class Wording:
         self.forms: Mapping[str, str] = speech.get("forms", {})
         self.fractions: Mapping[str, str] = speech.get("fractions", {})
         lex = self.lexicon
-        self.dotted = lex.titles | lex.counted | lex.either | lex.closing | {a.rstrip(".") for a in self.abbreviations}
+        self.dotted = (
+            lex.titles | lex.counted | lex.either | lex.closing | {a.split(".")[0] for a in self.abbreviations}
+        )
         """Words that a full stop may belong to."""
 
     def word(self, key: str) -> str:

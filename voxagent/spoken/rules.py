@@ -56,6 +56,10 @@ UNSPACED = (
 """Scripts whose letters may stand right beside a number or a foreign word: Thai, Chinese, Japanese, Korean."""
 _W = rf"(?:(?![{UNSPACED}])\w)"
 _FREE = rf"(?<![.,])(?<![^\W{UNSPACED}])"
+APART = rf"(?<![.,:/-])(?<![^\W{UNSPACED}])"
+"""Before a number that is no part of anything longer."""
+ENDED = rf"(?!{_W}|/|[.,:]\d)"
+"""After one."""
 EMOJI = (
     r"(?:[\U0001F000-\U0001FAFF☀-➿⬅-⭕⌚⌛⏩-⏺▪-◾〰〽㊗㊙™©®]|[0-9#*]\ufe0f?\u20e3)"
     r"[\ufe0e\ufe0f\u20e3\u200d\U0001F3FB-\U0001F3FF\U000E0020-\U000E007F]*"
@@ -106,7 +110,7 @@ def _say_email(m: re.Match[str], w: Wording) -> str | None:
     return w.joint.join((_spell_host(local, w), w.word("@"), _spell_host(host, w)))
 
 
-_GROUPED = r"\d{1,3}(?:[,.'’   ]\d{3})+(?!\d)"
+_GROUPED = r"\d{1,3}(?:[,.'’ \u00a0\u202f\u2009]\d{3})+(?!\d)"
 NUMBER = rf"(?:{_GROUPED}(?:[.,]\d+)?|\d+(?:[.,]\d+)?)"
 _SCALE = {
     "k": 1,
@@ -144,7 +148,8 @@ def _amount(number: str, forms: str, w: Wording) -> str:
     if len(fraction) != 2 or not minor:
         return w.join(w.number(number), w.counted(major, number))
     cents = _counted(int(fraction), minor, w)
-    return w.join(_counted(whole, major, w), w.word("money_and"), cents) if whole else cents
+    both = w.join(_counted(whole, major, w), w.word("money_and"), cents) if whole else cents
+    return both.replace(" و ", " و") if w.language == "ar" else both
 
 
 def _counted(value: int, forms: str, w: Wording) -> str:
@@ -166,6 +171,8 @@ def _say_money_before(m: re.Match[str], w: Wording) -> str | None:
 
 
 def _say_money_after(m: re.Match[str], w: Wording) -> str | None:
+    if w.language == "ar" and m.group(2)[0].isalpha() and not w.parse(m.group(1))[1]:
+        return None  # the written noun has the case it needs
     return _money(m.group(2), m.group(1), "", w)
 
 
@@ -213,6 +220,11 @@ def _say_number(m: re.Match[str], w: Wording) -> str | None:
     return None
 
 
+def _say_spaced_number(m: re.Match[str], w: Wording) -> str | None:
+    """1 280: a thin space that was typed as a plain one, where the comma is for decimals."""
+    return w.number(m.group().replace(" ", "")) if w.decimal == "," else None
+
+
 def _ambiguous(text: str, w: Wording) -> bool:
     """Separators of another locale, which are not guessed at."""
     other = "," if w.decimal == "." else "."
@@ -238,6 +250,9 @@ def _say_phone(m: re.Match[str], w: Wording) -> str | None:
 def _say_abbreviation(m: re.Match[str], w: Wording) -> str | None:
     text = m.group()
     found = w.abbreviations.get(text) or w.abbreviations.get(text[:1].lower() + text[1:])
+    if found and "|" in found:  # the second form follows a preposition of place
+        before = m.string[: m.start()].split()[-1:]
+        found = found.split("|")[bool(before) and before[0].lower() in w.listed("place_before")]
     if found and text.endswith(".") and not m.string[m.end() :].strip() and m.end() > 4:
         return found + "."
     return found
@@ -253,7 +268,12 @@ def _say_dot_ordinal(m: re.Match[str], w: Wording) -> str | None:
         return None
     before = m.string[: m.start()].split()[-1].lower()
     bent = w.language == "de" and before in ("am", "dem", "den", "zum", "vom", "im", "bis", "ab")
-    return ordinal(int(m.group(1)), w.language) + ("n" if bent else "")
+    spoken = ordinal(int(m.group(1)), w.language)
+    noun = re.match(r" (\w+)", m.string[m.end() :])
+    if w.language == "pl" and noun is not None and noun.group(1).endswith(("a", "ą", "e", "o")):
+        spoken = re.sub(r"y\b", noun.group(1)[-1].replace("o", "e"), spoken)
+        return re.sub(r"i\b", "i" + noun.group(1)[-1].replace("o", "e"), spoken)
+    return spoken + ("n" if bent else "")
 
 
 def _say_clock_time(m: re.Match[str], w: Wording) -> str | None:
@@ -271,12 +291,15 @@ def _say_emoji(m: re.Match[str], w: Wording) -> str | None:
 
 
 _CURRENCY = r"US\$|A\$|C\$|NZ\$|HK\$|R\$|[$€£¥￥₹₩₽₺₫฿]|CHF|EUR|USD|GBP|JPY|CAD|AUD|PLN|TRY"
-_CURRENCY_AFTER = r"[€$£¥₹₩₽₺₫฿đ円元원]|EUR|USD|GBP|CHF|TL|zł|руб\.?|kr\.?"
+_CURRENCY_AFTER = r"[€$£¥₹₩₽₺₫฿đ円元원]|EUR|USD|GBP|CHF|TL|zł|руб\.?|kr\.?|ريالا?ً?|درهما?ً?|جنيها?ً?|دولارا?ً?|บาท"
 
 _SCALED = rf"(?:[ \u00a0]?(bn|Bn|mn|tn|mm|MM|[kKmMbBtT])(?![\w])|[ \u00a0]({_SCALE_WORD})\b)?"
-_PHONE = r"(?:\+\d{1,3}[ .-]?)?(?:\(\d{1,5}\)[ .-]?)?\d{2,5}(?:[ -]\d{2,5}){1,5}"
+_PHONE = r"(?:\+\d{1,3}[ .-]?|8[ -](?=8))?(?:\(\d{1,5}\)[ .-]?)?\d{2,5}(?:[ -]\d{2,5}){1,5}"
 _CLOCK = r"(\d{1,2})(?::(\d{2})(?: ?(?:Uhr|uur))?|\.(\d{2}) (?:Uhr|uur))(?![:.]?\d)"
-_UNIT = r"(°[CF]|[º℃℉%]C?|[^\W\d_]{1,5}/[^\W\d_]{1,4}|[A-Za-zµμ]{1,5}²?|[Ѐ-ӿ]{1,4}|[\u0900-\u097f]{1,6}|°)"
+_UNIT = (
+    r"(°[CF]|[º℃℉%]C?|[^\W\d_]{1,5}/[^\W\d_]{1,4}|[A-Za-zµμ]{1,5}²?|[Ѐ-ӿ]{1,4}|[\u0600-\u06ff]{1,7}|"
+    r"[\u0900-\u097f]{1,6}|°)"
+)
 _UNIT_STOP = r"(?:\.(?=[,;]|\s+[a-z\d(]))?"  # the full stop of an abbreviated unit, unless it may end the sentence
 _ABBREVIATION = (
     r"(?<![\w.\u0900-\u097f])(?:[^\W\d_]|[\u0900-\u097f]){1,6}(?:\.[^\W\d_]{1,3})*\.(?!\w)|"
@@ -317,6 +340,7 @@ AMOUNTS: tuple[Rule, ...] = (
     Rule("dot_ordinal", "d", rf"{_FREE}(\d{{1,2}})\.(?= [^\W\d_])", _say_dot_ordinal),
     Rule("unit", "d", rf"{_FREE}({NUMBER})[ \u00a0\u202f]?{_UNIT}(?!{_W}|/){_UNIT_STOP}", _say_unit),
     Rule("zeros", "d", rf"{_FREE}0\d+(?!{_W}|[.,]\d)", _say_digit_run),
+    Rule("spaced_number", "d", rf"{APART}\d{{1,3}}(?: \d{{3}})+(?:,\d+)?(?!\d| \d|-)", _say_spaced_number),
     Rule("number", "d", rf"(?<![/:-]){_FREE}{NUMBER}(?!{_W}|[/:]|[.,-]\d)", _say_number),
     Rule("abbreviation", "a", _ABBREVIATION, _say_abbreviation),
     Rule("bare_percent", "s", r"(?<=\d)[%％]", _say_bare_percent),
