@@ -82,7 +82,7 @@ def test_what_has_no_word_is_silent(text):
     [
         ("de", "Das sind 3,5 %.", "Das sind drei Komma fünf Prozent."),
         ("de", "Um 18.05 Uhr", "Um achtzehn Uhr fünf"),
-        ("fr", "Il y a 21 places", "Il y a vingt et un places"),
+        ("fr", "Il y a 21 places", "Il y a vingt et une places"),
         ("es", "Son 1.500 € hoy", "Son mil quinientos euros hoy"),
         ("it", "Costa 8,20 €", "Costa otto euro e venti centesimi"),
         ("pt-BR", "São R$ 12,50", "São doze reais e cinquenta centavos"),

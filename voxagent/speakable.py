@@ -139,7 +139,7 @@ _TAIL = rf"{_SMALL}*(?:['’]{_SMALL}+)?"
 _NEXT = r"(?=[\w\"“„«‘'(*¿¡])"
 _PLAIN = re.compile(
     rf"(?:(?!v(?:er(?:sion)?)? ){_SMALL}{_TAIL}(?:[,;:!?]|,?[\"”)])? {_NEXT}"
-    rf"|(?!Dr |M(?:rs?|me|lle) )[A-Z]{_SMALL}{_TAIL},? (?={_SMALL}|[A-Z]{_SMALL})"
+    rf"|(?!Dr |M(?:rs?|me|lle) |[IVX]+(?:er|re|e|ème) )[A-Z]{_SMALL}{_TAIL},? (?={_SMALL}|[A-Z]{_SMALL})"
     rf"|(?<![^\W\d_] )I(?:['’]{_SMALL}+)? (?={_SMALL})"
     rf"|(?:[.!?…]+[\"”]?|[,;:]) {_NEXT})+"
 )

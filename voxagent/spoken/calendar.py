@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from voxagent.spoken.inflection import arabic_clock, arabic_day, arabic_oblique, korean_native, polish_ordinal, russian
 from voxagent.spoken.numbers import Wording, cardinal, digits, ordinal
-from voxagent.spoken.rules import APART, ENDED, Rule
+from voxagent.spoken.rules import APART, ENDED, Rule, kept_stop
 
 
 def _german_year(value: int) -> str:
@@ -158,7 +158,8 @@ def _say_slavic_year(m: re.Match[str], w: Wording) -> str | None:
     local = bool(before) and before[0].lower() in ("w", "в", "о", "na", "po")
     if w.language == "pl":
         form, name = ("locative", "roku") if local else ("genitive", "roku")
-        return f"{polish_ordinal(value, form)} {name}" if word in ("r", "roku") else None
+        ended = kept_stop(m) if m.group(2).endswith(".") else ""
+        return f"{polish_ordinal(value, form)} {name}{ended}"
     case = "p" if local else "g"
     if word in ("г", "год", "году", "года"):
         if word == "год":
@@ -176,8 +177,9 @@ def _say_year(m: re.Match[str], w: Wording) -> str | None:
     if w.language not in ("de", "nl", "ar"):
         return None
     before = m.string[: m.start()].split()[-1:]
-    cues = w.listed("year_cues")
-    return _year(int(m.group(1)), w) if before and before[0].lower() in cues else None
+    led = bool(before) and before[0].lower() in w.listed("year_cues")
+    alone = w.language != "ar" and 1500 <= int(m.group(1)) < 2000 and not re.match(r"\s[A-Z€$]", m.string[m.end() :])
+    return _year(int(m.group(1)), w) if led or alone else None
 
 
 # Clocks.
@@ -278,7 +280,7 @@ CALENDAR: tuple[Rule, ...] = (
     Rule("turkish_clock", "d", rf"{APART}(\d{{1,2}})\.(\d{{2}})(?=['’][dtyn])", _say_clock),
     Rule("clock_after_word", "d", rf"(?:{_AT})(\d{{1,2}})\.(\d{{2}}){ENDED}", _say_clock),
     Rule("day_slash", "d", rf"{APART}(\d{{1,2}})/(\d{{1,2}}){ENDED}", _say_day_slash),
-    Rule("hour_h", "d", r"(?<![\w.,:/])(\d{1,2})(?: ?h| ?Uhr| ?uur| heures?| giờ)(?![\w/])", _say_hour),
+    Rule("hour_h", "d", r"(?<![\w.,:/])(\d{1,2})(?: ?h| ?Uhr| ?uur)(?![\w/])", _say_hour),
     Rule("polish_hour", "d", rf"(?:(?<=\bo )|(?<=godz\. )|(?<=\bgodzinie ))(\d{{1,2}}){ENDED}", _say_polish_hour),
 )  # fmt: skip
 """After a language's own rules, before the amounts and numbers of every language."""

@@ -79,6 +79,12 @@ def _say_russian_suffixed(m: re.Match[str], w: Wording) -> str | None:
 
 
 def _say_roman(m: re.Match[str], w: Wording) -> str | None:
+    said = _roman(m, w)
+    ends = m.group().endswith(".") and w.language not in ("de", "tr")
+    return f"{said}." if said and ends else said
+
+
+def _roman(m: re.Match[str], w: Wording) -> str | None:
     value = roman_value(m.group(1))
     after = m.string[m.end() :]
     before = m.string[: m.start()].split()[-1:]

@@ -45,7 +45,7 @@ def _by_table(value: int, language: str, to: str) -> str:
     from num2words import num2words
 
     try:
-        words = str(num2words(value, lang=language, to=to))
+        words = str(num2words(value, lang="pt_BR" if language == "pt" else language, to=to))
     except (NotImplementedError, OverflowError, ValueError, KeyError, TypeError, IndexError):
         return str(value)
     if language == "en":
@@ -135,6 +135,18 @@ def _vietnamese_group(value: int, *, full: bool) -> str:
     return " ".join(said)
 
 
+def _russian_decimal(whole: int, fraction: str) -> str:
+    """4,5: four wholes and five tenths, both feminine."""
+    from num2words import num2words
+
+    parts = "десят", "сот", "тысячн"
+    one = whole % 10 == 1 and whole % 100 != 11
+    single = int(fraction) % 10 == 1 and int(fraction) % 100 != 11
+    first = num2words(whole, lang="ru", gender="f")
+    second = num2words(int(fraction), lang="ru", gender="f")
+    return f"{first} {'целая' if one else 'целых'} {second} {parts[len(fraction) - 1]}{'ая' if single else 'ых'}"
+
+
 class Wording:
     """How one language says numbers and names signs; the tables come from its lexicon.
 
@@ -193,6 +205,8 @@ class Wording:
             spoken = cardinal(whole, self.language)
         if not fraction:
             return spoken
+        if self.language == "ru" and len(fraction) <= 3:
+            return _russian_decimal(whole, fraction)
         return self.join(spoken, self.word("point") or ".", self._decimals(fraction))
 
     def _decimals(self, fraction: str) -> str:
