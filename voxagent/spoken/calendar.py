@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from voxagent.spoken.inflection import arabic_clock, arabic_day, arabic_oblique, korean_native, polish_ordinal, russian
 from voxagent.spoken.numbers import Wording, cardinal, digits, ordinal
-from voxagent.spoken.rules import APART, ENDED, Rule, kept_stop
+from voxagent.spoken.rules import APART, ENDED, Rule, kept_stop, text_after, text_before
 
 
 def _german_year(value: int) -> str:
@@ -94,10 +94,10 @@ def _say_numeric_date(m: re.Match[str], w: Wording) -> str | None:
 def _say_day_slash(m: re.Match[str], w: Wording) -> str | None:
     """22/09, ngày 15/8, 3/4に: a date where the month has two digits, or the words around say so."""
     first, second = m.group(1), m.group(2)
-    before = m.string[: m.start()].split()[-1:]
+    before = text_before(m).split()[-1:]
     led = bool(before) and before[0].lower() in w.listed("date_cues")
     if w.language in ("ja", "zh", "ko"):
-        followed = re.match(r"[\s]?[にはかまのをもが（(에은는의부까]|$", m.string[m.end() :])
+        followed = re.match(r"[\s]?[にはかまのをもが（(에은는의부까]|$", text_after(m))
         return _numeric(second, first, "", w, m) if followed else None
     return _numeric(first, second, "", w, m) if led or (len(second) == 2 and second[0] == "0") else None
 
@@ -115,7 +115,7 @@ def _numeric(day: str, month: str, year: str, w: Wording, m: re.Match[str]) -> s
     if len(year) == 2:
         full += 2000 if full < 60 else 1900
     lead = w.calendar.get("lead", "")
-    if lead and m.string[: m.start()].rstrip().lower().endswith(lead):
+    if lead and text_before(m).rstrip().lower().endswith(lead):
         form = form.removeprefix(lead + " ")
     return form.format(day=_day(int(day), w), month=name, year=_year(full, w) if year else "")
 
@@ -140,11 +140,11 @@ def _say_written_date(m: re.Match[str], w: Wording) -> str | None:
 
 def _rest(m: re.Match[str], dot: str | None) -> str:
     """An abbreviation's full stop that also ends the text."""
-    return "." if dot and not m.string[m.end() :].strip() else ""
+    return "." if dot and not text_after(m).strip() else ""
 
 
 def _german_weak(m: re.Match[str]) -> bool:
-    words = re.findall(r"\w+", m.string[max(0, m.start() - 16) : m.start()].lower())
+    words = re.findall(r"\w+", text_before(m).lower())
     return bool(words) and words[-1] in (
         "am", "dem", "den", "zum", "vom", "im", "bis", "ab", "der", "des", "und", "montag", "dienstag", "mittwoch",
         "donnerstag", "freitag", "samstag", "sonntag", "seit", "nach", "vor",
@@ -154,7 +154,7 @@ def _german_weak(m: re.Match[str]) -> bool:
 def _say_slavic_year(m: re.Match[str], w: Wording) -> str | None:
     """A year with its word: w 1999 r., в 1985 году, 2024 год."""
     value, word = int(m.group(1)), m.group(2).rstrip(".")
-    before = m.string[: m.start()].split()[-1:]
+    before = text_before(m).split()[-1:]
     local = bool(before) and before[0].lower() in ("w", "в", "о", "na", "po")
     if w.language == "pl":
         form, name = ("locative", "roku") if local else ("genitive", "roku")
@@ -173,12 +173,12 @@ def _say_slavic_year(m: re.Match[str], w: Wording) -> str | None:
 def _say_year(m: re.Match[str], w: Wording) -> str | None:
     """A lone year where the language reads years in a way of their own."""
     if w.language == "hi":
-        return _year(int(m.group(1)), w) if re.match(r" (?:में|से|तक|का|की|के)(?!\w)", m.string[m.end() :]) else None
+        return _year(int(m.group(1)), w) if re.match(r" (?:में|से|तक|का|की|के)(?!\w)", text_after(m)) else None
     if w.language not in ("de", "nl", "ar"):
         return None
-    before = m.string[: m.start()].split()[-1:]
+    before = text_before(m).split()[-1:]
     led = bool(before) and before[0].lower() in w.listed("year_cues")
-    alone = w.language != "ar" and 1500 <= int(m.group(1)) < 2000 and not re.match(r"\s[A-Z€$]", m.string[m.end() :])
+    alone = w.language != "ar" and 1500 <= int(m.group(1)) < 2000 and not re.match(r"\s[A-Z€$]", text_after(m))
     return _year(int(m.group(1)), w) if led or alone else None
 
 
@@ -213,7 +213,7 @@ def _say_clock(m: re.Match[str], w: Wording) -> str | None:
 
 def _clock(hour: int, minute: int, w: Wording, m: re.Match[str]) -> str:
     form = w.calendar["clock"] if minute else w.calendar.get("clock_full", "{hour}")
-    before = (m.string[: m.start()].split() or [""])[-1].lower()
+    before = (text_before(m).split() or [""])[-1].lower()
     match w.language:
         case "pl":
             oblique = before in ("o", "od", "do", "po", "około", "koło")

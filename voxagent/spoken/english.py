@@ -9,7 +9,7 @@ import re
 
 from voxagent.spoken.english_extra import EXTRA
 from voxagent.spoken.numbers import Wording, cardinal, digits, ordinal
-from voxagent.spoken.rules import NUMBER, Rule, kept_stop
+from voxagent.spoken.rules import NUMBER, Rule, kept_stop, text_after, text_before
 
 _MONTHS = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
@@ -101,7 +101,7 @@ def _say_day_month(m: re.Match[str], w: Wording) -> str | None:
     day = int(m.group(1))
     if not 1 <= day <= 31:
         return None
-    article = "" if m.string[: m.start()].lower().endswith("the ") else "the "
+    article = "" if text_before(m).lower().endswith("the ") else "the "
     spoken = f"{article}{ordinal(day)} of {_month(m.group(2))}"
     return f"{spoken}, {year(int(m.group(3)))}" if m.group(3) else spoken
 
@@ -117,7 +117,7 @@ def _say_short_day(m: re.Match[str], w: Wording) -> str | None:
 def _say_clock(m: re.Match[str], w: Wording) -> str | None:
     hour, minute = int(m.group(1)), int(m.group(2))
     after = m.string[m.end() : m.end() + 6].lstrip().lower()
-    if re.search(r"(?i)ratio(?: of)? ?$", m.string[: m.start()]):
+    if re.search(r"(?i)ratio(?: of)? ?$", text_before(m)):
         return f"{cardinal(hour)} to {cardinal(minute)}"
     if hour > 24 or minute > 59:
         return None
@@ -177,7 +177,7 @@ def _is_year(text: str) -> bool:
 
 
 def _say_year(m: re.Match[str], w: Wording) -> str | None:
-    if _NUMBERED.search(m.string[max(0, m.start() - 24) : m.start()]):
+    if _NUMBERED.search(text_before(m)):
         return None
     if m.group(2):
         decade = year(int(m.group(1)))
@@ -199,7 +199,7 @@ def _say_fraction(m: re.Match[str], w: Wording) -> str | None:
         return "twenty-four seven"
     if (top, bottom) == (9, 11) and not whole:
         return "nine eleven"
-    if not whole and (_DATED.search(m.string[: m.start()]) or (top <= 12 and bottom in _ONLY_DAYS)):
+    if not whole and (_DATED.search(text_before(m)) or (top <= 12 and bottom in _ONLY_DAYS)):
         return _date(top, bottom) or f"{cardinal(top)} over {cardinal(bottom)}"
     if top < bottom and bottom in _FRACTIONS:
         return _fraction(whole, top, bottom)
@@ -249,12 +249,12 @@ def _say_id(m: re.Match[str], w: Wording) -> str | None:
 
 def _say_code_number(m: re.Match[str], w: Wording) -> str | None:
     text = m.group()
-    numbered = len(text) > 2 and _NUMBERED.search(m.string[max(0, m.start() - 24) : m.start()])
+    numbered = len(text) > 2 and _NUMBERED.search(text_before(m))
     return digits(text) if numbered or len(text) > 4 else None
 
 
 def _say_roman(m: re.Match[str], w: Wording) -> str | None:
-    before = m.string[: m.start()].split()[-1:]
+    before = text_before(m).split()[-1:]
     values = [_ROMAN[c] for c in m.group()]
     value = sum(-v if v < n else v for v, n in zip(values, [*values[1:], 0], strict=True))
     if not before or _to_roman(value) != m.group():
@@ -276,8 +276,8 @@ def _to_roman(value: int) -> str:
 
 def _say_saint(m: re.Match[str], w: Wording) -> str | None:
     """St. and Dr. before a name are a saint and a doctor; after one, a street and a drive."""
-    words = m.string[: m.start()].split()
-    titled = m.string[m.end() :].lstrip()[:1].isupper()
+    words = text_before(m).split()
+    titled = text_after(m).lstrip()[:1].isupper()
     if m.group(1) == "Dr":
         return "Doctor" if titled or not words else "Drive" + kept_stop(m)
     named = len(words) > 1 and words[-1][:1].isupper() and words[-1][-1:].isalpha()
@@ -315,7 +315,7 @@ def _say_to(m: re.Match[str], w: Wording) -> str | None:
 
 def _say_and(m: re.Match[str], w: Wording) -> str | None:
     spaced = m.group() != "&"
-    return "and" if not spaced and m.string[max(0, m.start() - 1) : m.start()].isspace() else " and "
+    return "and" if not spaced and text_before(m)[-1:].isspace() else " and "
 
 
 def _say_minus(m: re.Match[str], w: Wording) -> str | None:
@@ -347,7 +347,7 @@ _PHONE = (
     r"(?<![\w.-])(?:\+\d{1,3}[ .-]?|1[ .-])?(?:\(\d{3}\)|\d{3})[ .-]?\d{3}[.-]\d{4}(?![\w-])|"
     r"(?<![\w.-])\d{3}[-.]\d{4}(?![\w-])"
 )
-_ID = r"(?<![\w$€£.-])(?=[A-Z\d.-]*\d)(?=[\d.-]*[A-Z])(?=[A-Z\d.-]{2,})[A-Z\d]+(?:[-.][A-Z\d]+)*(?![\w-])"
+_ID = r"(?<![\w$€£.-])(?=[A-Z\d.-]{0,40}\d)(?=[\d.-]{0,40}[A-Z])(?=[A-Z\d.-]{2})[A-Z\d]{1,40}(?:[-.][A-Z\d]{1,40}){0,9}(?![\w-])"
 _RANGE = rf"{_START}({NUMBER})[ ]?[–-][ ]?({NUMBER})"
 _RANGE_END = r"(?![\w:/-]|\.\d)"
 _PER_UNIT = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from voxagent.spoken.numbers import Wording, cardinal
-from voxagent.spoken.rules import NUMBER, Rule, kept_stop
+from voxagent.spoken.rules import NUMBER, Rule, kept_stop, text_after, text_before
 
 _DAYS = {
     "mon": "Monday", "tue": "Tuesday", "tues": "Tuesday", "wed": "Wednesday", "thu": "Thursday", "thur": "Thursday",
@@ -37,13 +37,13 @@ def _say_feet(m: re.Match[str], w: Wording) -> str | None:
 
 
 def _say_inches(m: re.Match[str], w: Wording) -> str | None:
-    quoted = m.group(0).endswith(('"', "”")) and m.string[: m.start()].count('"') % 2
+    quoted = m.group(0).endswith(('"', "”")) and text_before(m).count('"') % 2
     return None if quoted else _inches(m.group(1), w)
 
 
 def _say_by(m: re.Match[str], w: Wording) -> str | None:
     """Between two measures; between bare numbers it is a product when an equals sign follows."""
-    product = re.match(r"\s?[\d.,]+\s?=", m.string[m.end() :])
+    product = re.match(r"\s?[\d.,]+\s?=", text_after(m))
     return " times " if product else " by "
 
 
@@ -145,8 +145,8 @@ def _say_resolution(m: re.Match[str], w: Wording) -> str | None:
 
 def _say_either(m: re.Match[str], w: Wording) -> str | None:
     """he/she, Mr/Mrs: an alternative, where no path or address goes on."""
-    before = re.search(r"[^\s(\"“]*$", m.string[: m.start()])
-    after = re.match(r"[^\s)\"”,;:!?]*", m.string[m.end() :])
+    before = re.search(r"[^\s(\"“]*$", text_before(m))
+    after = re.match(r"[^\s)\"”,;:!?]*", text_after(m))
     first, last = before.group() if before else "", (after.group() if after else "").rstrip(".")
     if not (len(first) > 1 and len(last) > 1 and first.isalpha() and last.isalpha()):
         return None

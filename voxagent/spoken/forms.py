@@ -10,7 +10,7 @@ import re
 from voxagent.spoken.agreement import agreeing
 from voxagent.spoken.inflection import korean_native, polish_genitive, polish_ordinal, russian
 from voxagent.spoken.numbers import Wording, cardinal, digits, ordinal
-from voxagent.spoken.rules import APART, ENDED, NUMBER, Rule
+from voxagent.spoken.rules import APART, ENDED, NUMBER, Rule, text_after, text_before
 
 _ROMAN = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
 
@@ -50,7 +50,7 @@ def _say_suffixed(m: re.Match[str], w: Wording) -> str | None:
     """3.º, 2ª, 1er, 2e, 5e, 3.er."""
     value, suffix = int(m.group(1)), m.group(2)
     if suffix == "°":
-        suffix = "º" if re.match(r" [^\W\d_]", m.string[m.end() :]) else ""
+        suffix = "º" if re.match(r" [^\W\d_]", text_after(m)) else ""
     if value == 0 or value > 999 or suffix.lower() not in w.forms.get("ordinal_suffixes", "").split():
         return None
     words = _spanish_ordinal(value) if w.language == "es" else ordinal(value, w.language)
@@ -86,8 +86,8 @@ def _say_roman(m: re.Match[str], w: Wording) -> str | None:
 
 def _roman(m: re.Match[str], w: Wording) -> str | None:
     value = roman_value(m.group(1))
-    after = m.string[m.end() :]
-    before = m.string[: m.start()].split()[-1:]
+    after = text_after(m)
+    before = text_before(m).split()[-1:]
     if value is None or not w.forms.get("roman"):
         return None
     century = re.match(rf"\s?(?:{w.forms.get('centuries', '(?!)')})\b", after) or (
@@ -108,7 +108,7 @@ def _century(value: int, after: str, m: re.Match[str], w: Wording) -> str | None
         case "es" | "pt":
             return _pt_ordinal(value) if w.language == "pt" and value < 11 else cardinal(value, w.language)
         case "pl":
-            before = m.string[: m.start()].split()[-1:]
+            before = text_before(m).split()[-1:]
             local = bool(before) and before[0].lower() in ("w", "we", "o")
             nominative = re.match(r"\s?wiek\b", after)
             return ordinal(value, "pl") if nominative else polish_ordinal(value, "locative" if local else "genitive")

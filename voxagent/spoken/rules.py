@@ -38,6 +38,19 @@ class Rule:
     pause: str = ""
 
 
+_NEAR = 48  # characters that a rule looks at around its match; keeps the work linear
+
+
+def text_before(m: re.Match[str]) -> str:
+    """The text just before a match."""
+    return m.string[max(0, m.start() - _NEAR) : m.start()]
+
+
+def text_after(m: re.Match[str]) -> str:
+    """The text just after a match."""
+    return m.string[m.end() : m.end() + _NEAR]
+
+
 def silent(m: re.Match[str], w: Wording) -> str | None:
     """Says nothing."""
     return ""
@@ -45,8 +58,8 @@ def silent(m: re.Match[str], w: Wording) -> str | None:
 
 def kept_stop(m: re.Match[str]) -> str:
     """An abbreviation's full stop that also ends the text."""
-    rest = m.string[m.end() :].strip(" \t*_\"'”’)")
-    return "." if not rest and m.start() > 0 and not m.string[m.end() :].strip().startswith("|") else ""
+    rest = text_after(m).strip(" \t*_\"'”’)")
+    return "." if not rest and m.start() > 0 and not text_after(m).strip().startswith("|") else ""
 
 
 UNSPACED = (
@@ -200,7 +213,7 @@ def _say_percent(m: re.Match[str], w: Wording) -> str | None:
 
 def _say_unit(m: re.Match[str], w: Wording) -> str | None:
     forms = w.units.get(m.group(2))
-    dated = m.group(2) == "г" and m.string[m.end() :].startswith(".")  # Russian: a year, not grams
+    dated = m.group(2) == "г" and text_after(m).startswith(".")  # Russian: a year, not grams
     if forms is None or w.parse(m.group(1))[0] is None or dated:
         return None
     whole, fraction = w.parse(m.group(1))
@@ -251,9 +264,9 @@ def _say_abbreviation(m: re.Match[str], w: Wording) -> str | None:
     text = m.group()
     found = w.abbreviations.get(text) or w.abbreviations.get(text[:1].lower() + text[1:])
     if found and "|" in found:  # the second form follows a preposition of place
-        before = m.string[: m.start()].split()[-1:]
+        before = text_before(m).split()[-1:]
         found = found.split("|")[bool(before) and before[0].lower() in w.listed("place_before")]
-    if found and text.endswith(".") and not m.string[m.end() :].strip() and m.end() > 4:
+    if found and text.endswith(".") and not text_after(m).strip() and m.end() > 4:
         return found + "."
     return found
 
@@ -264,12 +277,12 @@ def _say_sign(m: re.Match[str], w: Wording) -> str | None:
 
 def _say_dot_ordinal(m: re.Match[str], w: Wording) -> str | None:
     """ "3. Mai": an ordinal; German bends it after "am" and the like."""
-    if not w.lexicon.dot_ordinals or not m.string[: m.start()].strip():
+    if not w.lexicon.dot_ordinals or not text_before(m).strip():
         return None
-    before = m.string[: m.start()].split()[-1].lower()
+    before = text_before(m).split()[-1].lower()
     bent = w.language == "de" and before in ("am", "dem", "den", "zum", "vom", "im", "bis", "ab")
     spoken = ordinal(int(m.group(1)), w.language)
-    noun = re.match(r" (\w+)", m.string[m.end() :])
+    noun = re.match(r" (\w+)", text_after(m))
     if w.language == "pl" and noun is not None and noun.group(1).endswith(("a", "ą", "e", "o")):
         spoken = re.sub(r"y\b", noun.group(1)[-1].replace("o", "e"), spoken)
         return re.sub(r"i\b", "i" + noun.group(1)[-1].replace("o", "e"), spoken)
@@ -285,7 +298,7 @@ def _say_clock_time(m: re.Match[str], w: Wording) -> str | None:
 
 
 def _say_emoji(m: re.Match[str], w: Wording) -> str | None:
-    if m.group()[0] in "❤♥" and m.string[: m.start()].endswith("I "):
+    if m.group()[0] in "❤♥" and text_before(m).endswith("I "):
         return "love"
     return ""
 
