@@ -23,6 +23,7 @@ from voxagent.errors import VoxagentError
 from voxagent.model import SpeechOptions
 from voxagent.models import model_load
 from voxagent.pcm import to_int16, write_wav
+from voxagent.phrases_command import phrases
 from voxagent.player import Player
 from voxagent.pronunciations import PronunciationFile
 from voxagent.reading import Reading
@@ -37,6 +38,7 @@ app = typer.Typer(
     help="Speech output for real-time voice agents.",
 )
 app.add_typer(bench, name="bench")
+app.command("phrases")(phrases)
 
 __all__ = ["app", "fail", "main"]
 

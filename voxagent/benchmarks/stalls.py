@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from voxagent.benchmarks.phrase_set import PhraseRow
-from voxagent.phrases import Phrase, PhraseSplitter, speech_seconds
+from voxagent.phrases import PhraseSplitter
+from voxagent.virtual_player import VirtualPlayer
 
 TOKEN = 4
 """Characters a token."""
@@ -24,7 +25,6 @@ _GAP_S = 0.03
 _SYNTHESIS_S = 0.1
 _LEFT_S = 0.5
 _PATIENCE_S = 0.7  # of a listener who has heard nothing yet: a stall timer of 0.6 s, and synthesis
-_POLL_S = 0.01  # a player looks no more often
 
 _SAFE = re.compile(r"(?<![^\s])([^\W\d_]{2,}) +(?=[^\W\d_])")
 _SPECIAL = re.compile(r"[(\[{<>*_`\"“„«‘「『#|~@/\\]")
@@ -38,42 +38,6 @@ _LEANING_WORDS = """
 """
 _LEANING = frozenset(_LEANING_WORDS.split())
 _NUMBER = re.compile(r"\d[\d.,:/ -]*\d")
-
-
-@dataclass(slots=True)
-class Player:
-    """Plays what was released, in virtual time."""
-
-    now_s: float = 0.0
-    dry_s: float = 0.0
-    gaps: int = 0
-    released: list[Phrase] = field(default_factory=list)
-
-    @property
-    def runway_s(self) -> float:
-        """Audio not yet played."""
-        return max(0.0, self.dry_s - self.now_s)
-
-    def take(self, phrases: Iterable[Phrase]) -> None:
-        """Plays phrases after what is there; a first one, or one after a gap, sounds when it is synthesised."""
-        for phrase in phrases:
-            self.released.append(phrase)
-            seconds = speech_seconds(phrase.spoken)
-            if seconds:
-                sounds_s = self.now_s + _SYNTHESIS_S
-                self.gaps += 0 < self.dry_s < sounds_s
-                self.dry_s = max(self.dry_s, sounds_s) + seconds
-
-    def wait(self, splitter: PhraseSplitter, until_s: float) -> None:
-        """Lets time pass, and polls when the splitter asks for it."""
-        while (due_s := splitter.next_deadline_s) is not None and due_s <= until_s:
-            self.now_s = max(self.now_s, due_s)
-            self.take(splitter.poll(self.now_s, self.runway_s))
-            if splitter.next_deadline_s == due_s:
-                self.now_s += _POLL_S
-                if self.now_s > until_s:
-                    break
-        self.now_s = max(self.now_s, until_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +87,14 @@ def run(splitter: PhraseSplitter, text: str, left_s: float | None) -> Stall:
         text: What comes before the stall.
         left_s: Audio left when the stall begins; None: all that was released and not yet played.
     """
-    player = Player()
+    player = VirtualPlayer(_SYNTHESIS_S)
     for index, at in enumerate(range(0, len(text), TOKEN)):
         player.wait(splitter, index * _GAP_S)
         player.take(splitter.push(text[at : at + TOKEN], player.now_s))
     before, gaps = len(player.released), player.gaps
     if left_s is not None:
         player.dry_s = player.now_s + left_s
-    elif not player.released:
+    elif not player.dry_s:
         player.wait(splitter, player.now_s + _PATIENCE_S)
     while player.dry_s > player.now_s:
         player.wait(splitter, player.dry_s)

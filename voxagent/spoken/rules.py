@@ -320,7 +320,7 @@ _ABBREVIATION = (
 )
 
 ADDRESSES: tuple[Rule, ...] = (
-    Rule("email", "das", rf"[A-Za-z0-9._%+-]+@{_HOST}(?![A-Za-z0-9_])", _say_email),
+    Rule("email", "das", rf"[A-Za-z0-9._%+-]{{1,64}}@{_HOST}(?![A-Za-z0-9_])", _say_email),
     Rule("url", "a", rf"(?:(?:https?|ftp|wss?)://|(?<![\w@.])www\.){_URL_REST}", _say_url),
     Rule("domain", "da", rf"(?<![A-Za-z0-9_@.-]){_HOST}(?![A-Za-z0-9_@-]){_PATH}", _say_url),
     Rule("emoji", "sda", rf"(?:{EMOJI})+", _say_emoji),
