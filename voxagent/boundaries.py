@@ -278,6 +278,11 @@ class Scanner:
         self.seen = self.base + end
         return found
 
+    def _leans(self, at: int) -> bool:
+        """Whether the word before the place goes on with what follows ("in | which", "let me know | if")."""
+        word = self.text[max(0, self.text.rfind(" ", 0, at) + 1) : at].casefold()
+        return word in self._lex.determiners or word in self._lex.asking
+
     def _short_of_limit(self, index: int) -> tuple[int, int]:
         """The place before the character that reaches the limit, and the speech up to there."""
         ms = self.ms
@@ -303,7 +308,7 @@ class Scanner:
         for found in opener.finditer(text, max(0, index - _LOOKAHEAD, self._connected - base), end):
             at = found.start()
             here = ms - speech_ms(text[at:end])
-            if here >= self.connective_ms and found.end() > index:
+            if here >= self.connective_ms and found.end() > index and not self._leans(at):
                 self._connected = base + at + 1
                 after = ms - speech_ms(text[found.end() : end])
                 return Boundary(base + at, here, Grade.CONNECTIVE), found.end(), after

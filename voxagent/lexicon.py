@@ -31,6 +31,7 @@ class Lexicon:
         subjects: Words that follow a coordinator when it opens a clause.
         clause_opener: Finds the place before a word that opens a clause, once that word is complete (and the subject
             after a coordinator); the file's ``clause`` adds what a list of words cannot say.
+        asking: Words after which a clause is a part of the sentence ("let me know if").
         tags: Words that stay with the comma before them (", please").
         awaited: Beginnings of tags and abbreviations: after a comma, wait for the rest.
         determiners: Words that a cut never follows.
@@ -54,6 +55,7 @@ class Lexicon:
     coordinators: frozenset[str]
     subjects: frozenset[str]
     clause_opener: re.Pattern[str] | None
+    asking: frozenset[str]
     tags: frozenset[str]
     awaited: frozenset[str]
     determiners: frozenset[str]
@@ -96,13 +98,14 @@ def lexicon(tag: str) -> Lexicon:
         titles=words("titles"),
         counted=words("counted"),
         closing=words("closing"),
-        either=words("either"),
+        either=words("either") | _dotted(own.get("speech", {})),
         starters=words("starters"),
         calendar=words("calendar"),
         connectives=words("connectives"),
         coordinators=words("coordinators"),
         subjects=subjects,
         clause_opener=_clause_opener(words("connectives"), words("coordinators"), subjects, str(own.get("clause", ""))),
+        asking=words("asking"),
         tags=words("tags"),
         awaited=frozenset(w[:n] for w in words("tags") | words("counted") for n in range(1, len(w) + 1)),
         determiners=words("determiners") | words("articles"),
@@ -130,3 +133,9 @@ def _clause_opener(
 
 def _any_of(words: frozenset[str]) -> str:
     return f"(?:{'|'.join(map(re.escape, sorted(words, key=len, reverse=True)))})"
+
+
+def _dotted(speech: Mapping[str, Any]) -> frozenset[str]:
+    """What the normaliser spells out of words with a full stop are abbreviations to the splitter, too."""
+    keys: Mapping[str, str] = speech.get("abbreviations", {})
+    return frozenset(key[:-1].casefold() for key in keys if key.endswith("."))

@@ -7,6 +7,7 @@ do not depend on how the text was split into tokens.
 from __future__ import annotations
 
 import re
+import unicodedata
 from dataclasses import dataclass
 from enum import Enum
 
@@ -210,7 +211,8 @@ def _is_marker(mark: Mark) -> bool:
 def _judge_abbreviation(mark: Mark, word: str, ahead: Next, lex: Lexicon) -> Verdict:
     if word in lex.counted and ahead.char.isdigit():
         return Verdict.REJECT
-    if word in lex.closing:
+    ambiguous = word in lex.titles and _before_last(mark.text).casefold() not in lex.coordinators
+    if word in lex.closing and not ambiguous:
         if not ahead.complete:
             return Verdict.HOLD
         return Verdict.REJECT if ahead.word.casefold() in lex.calendar else Verdict.SENTENCE
@@ -283,7 +285,8 @@ def _judge_comma_word(mark: Mark, ahead: Next, lex: Lexicon) -> Verdict:
         return Verdict.REJECT
     if word in lex.counted and word not in lex.starters:
         return Verdict.REJECT
-    if strict and not (word in lex.connectives or word in lex.coordinators or word in lex.subjects):
+    opens = word in lex.connectives or word in lex.coordinators or word in lex.subjects or word in lex.determiners
+    if strict and not opens:
         return Verdict.REJECT
     return Verdict.CLAUSE
 
@@ -298,7 +301,8 @@ def _judge_colon(mark: Mark, after: str, lex: Lexicon) -> Verdict:
     if ahead is None:
         return Verdict.HOLD
     short = len(_last_word(mark.text)) <= 3 and ahead.char.isdigit()
-    return Verdict.REJECT if short or not ahead.word else Verdict.CLAUSE
+    opens = ahead.word or unicodedata.category(ahead.char) == "Sc"
+    return Verdict.REJECT if short or not opens else Verdict.CLAUSE
 
 
 def _judge_dash(mark: Mark, after: str, lex: Lexicon) -> Verdict:
