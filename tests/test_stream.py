@@ -53,8 +53,7 @@ def test_a_source_that_fails_loses_nothing_that_it_gave():
 
     out = []
     with pytest.raises(ConnectionError, match="gone"):
-        for phrase in iter_phrases(source(), "en"):
-            out.append(phrase.text)
+        out.extend(phrase.text for phrase in iter_phrases(source(), "en"))
     assert "".join(out) == "Good morning, this is "
 
 
@@ -98,9 +97,13 @@ class TestAsync:
             raise ConnectionError("gone")
 
         out = []
-        with pytest.raises(ConnectionError, match="gone"):
+
+        async def collect():
             async for phrase in aiter_phrases(source(), "en", runway_s=lambda: 9.0):
                 out.append(phrase.text)
+
+        with pytest.raises(ConnectionError, match="gone"):
+            await collect()
         assert "".join(out) == "Good morning, this is "
 
     async def test_leaving_early_closes_the_source_and_leaves_no_task(self):
