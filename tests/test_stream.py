@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxagent.phrases import PhraseSplitter
@@ -28,6 +28,7 @@ def test_the_iterator_yields_the_splitters_phrases(size):
     assert [p.text for p in iter_phrases(pieces(TEXT, size), "en")] == split(TEXT)
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(max_size=12), max_size=20))
 def test_the_phrases_are_the_text_whatever_the_tokens(tokens):
     text = "".join(tokens)
