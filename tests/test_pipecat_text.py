@@ -15,9 +15,27 @@ from pipecat.utils.text.base_text_aggregator import Aggregation
 from tests.conftest import run_virtual
 from tests.pipecat_rig import fake_call
 from voxagent.fake import FakeScript
-from voxagent_pipecat import SILENT, PhraseAggregator, VoxAgentTTSService
+from voxagent.pronunciations import Pronunciations
+from voxagent.reading import Reading
+from voxagent_pipecat import SILENT, PhraseAggregator, VoxAgentTTSService, speakable_transform
 
 FAST = FakeScript(samples_per_character=100)
+
+
+class PhraseNotes:
+    """Notes what the voice is given to say."""
+
+    def __init__(self, said):
+        self.said = said
+
+    def phrase(self, key, phrase, seed):
+        self.said.append(phrase.spoken)
+
+    def chunk(self, key, chunk):
+        pass
+
+    def word(self, key, word):
+        pass
 
 
 async def cut(aggregator: PhraseAggregator, *deltas: str) -> list[tuple[str, Aggregation]]:
@@ -173,6 +191,28 @@ def test_rewritten_words_are_committed_as_written(virtual):
             assert f.call.spoken_turns[0][1].heard == "That makes $5 for 2 tickets, Dr. Smith."
 
     virtual(body())
+
+
+def test_the_dictionary_changes_what_is_said_and_the_context_keeps_what_was_written(virtual):
+    async def body():
+        words = Pronunciations.of({"nginx": "engine x"})
+        async with fake_call(FAST, tts_options={"reading": Reading(pronunciations=words)}) as f:
+            phrases = []
+            f.tts.observers.append(PhraseNotes(phrases))
+            await f.call.reply("Please restart ngi", "nx for me, at once.")
+            await f.call.until(lambda: f.call.spoken_turns)
+            await asyncio.sleep(0.5)
+            assert f.call.committed() == ["Please restart nginx for me, at once."]
+            assert f.call.spoken_turns[0][1].heard == "Please restart nginx for me, at once."
+            assert any("engine x" in spoken for spoken in phrases)
+
+    virtual(body())
+
+
+async def test_the_spoken_form_is_a_transform_for_other_services():
+    transform = speakable_transform("en", Reading(url="domain"))
+    assert await transform("**See** example.com/a/b for $5.", "sentence") == "See example dot com for five dollars."
+    assert await speakable_transform()("Это стоит 5 рублей.", "sentence") == "Это стоит пять рублей."
 
 
 def test_text_transforms_change_only_what_is_said(virtual):
