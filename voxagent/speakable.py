@@ -97,14 +97,32 @@ def speakable(text: str, language: str | None = None, *, silent: int = 0, readin
         silent: Leading characters that belong to something silent which began earlier (a think block).
         reading: What is read how, where tastes and engines differ.
     """
+    tag = script_language(text) if language is None else primary_tag(language)
+    words = wording(tag) if reading is PLAIN else wording(tag, reading)
+    if not silent and reading.pronunciations is None and _pass(text, 0, len(text), words) == len(text):
+        return _copied(text)
     draft = Draft()
     draft.hush(0, silent)
-    tag = script_language(text) if language is None else primary_tag(language)
-    _compose(draft, text, silent, _grammar(tag), wording(tag) if reading is PLAIN else wording(tag, reading))
+    _compose(draft, text, silent, _grammar(tag), words)
     spoken = draft.finish(len(text))
     if not any(map(str.isalnum, spoken)):
         return Speakable("", (Piece(0, len(text), 0, 0),) if text else ())
     return Speakable(spoken, tuple(Piece(*span) for span in draft.pieces))
+
+
+def _copied(text: str) -> Speakable:
+    """Text that is said as it stands."""
+    spoken = text.strip()
+    size = len(spoken)
+    if not any(map(str.isalnum, spoken)):
+        return Speakable("", (Piece(0, len(text), 0, 0),) if text else ())
+    start = text.index(spoken)
+    pieces = [Piece(start, start + size, 0, size)]
+    if start:
+        pieces.insert(0, Piece(0, start, 0, 0))
+    if start + size < len(text):
+        pieces.append(Piece(start + size, len(text), size, size))
+    return Speakable(spoken, tuple(pieces))
 
 
 def prepare(language: str | None = None) -> None:
@@ -134,14 +152,19 @@ _TOKEN = re.compile(
 _SORTS = " daws"
 # Words and marks that start no rule, and the space after them: most of any text. A capitalised word must stand before
 # another word (months and weekdays stand before numbers) and be no title; "I" may be a numeral after a name.
-_SMALL = rf"(?:(?![{UNSPACED}A-Z\u00b2-\u00be\u2070-\u218b])[^\W\d_])"
+# One character class: a lookahead for each letter would cost tenfold.
+_SMALL = (
+    "[a-z\u00aa\u00b5\u00ba\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u02af\u0370-\u0373\u0376\u0377\u037b-\u037d\u0386\u0388-\u03ff"
+    "\u0400-\u0481\u048a-\u052f\u0531-\u0556\u0561-\u0587\u05d0-\u05ea\u0620-\u064a\u066e-\u06d3\u1e00-\u1fff]"
+)
 _TAIL = rf"{_SMALL}*(?:['’]{_SMALL}+)?"
 _NEXT = r"(?=[\w\"“„«‘'(*¿¡])"
 _PLAIN = re.compile(
-    rf"(?:(?!v(?:er(?:sion)?)? ){_SMALL}{_TAIL}(?:[,;:!?]|,?[\"”)])? {_NEXT}"
-    rf"|(?!Dr |M(?:rs?|me|lle) |[IVX]+(?:er|re|e|ème) )[A-Z]{_SMALL}{_TAIL},? (?={_SMALL}|[A-Z]{_SMALL})"
+    rf"(?:(?<![\d\u00b2-\u00be\u2150-\u218b'’\"”′″]) (?={_SMALL}|[A-Z])(?!x ?\d))?"
+    rf"(?:(?!v(?:er(?:sion)?)? ){_SMALL}{_TAIL}(?:[,;:!?]|,?[\"”])? {_NEXT}"
+    rf"|(?!Dr |M(?:rs?|me|lle) |[IVX]+(?:er|re|e|ème) )[A-Z]{_SMALL}{_TAIL},? (?={_SMALL}|[A-Z]{_SMALL}|I[ '’])"
     rf"|(?<![^\W\d_] )I(?:['’]{_SMALL}+)? (?={_SMALL})"
-    rf"|(?:[.!?…]+[\"”]?|[,;:]) {_NEXT})+"
+    rf"|(?:[.!?…]+[\"”]?|[,;:]) {_NEXT})*"
 )
 # A word before the mark that ends the text or a stretch of it, and the marks after it.
 _LAST = re.compile(rf"({_SMALL}{_TAIL})?([.,!?…]+[\"”]?|[;:])(?=\s(?!\d)|\Z)")
@@ -183,17 +206,14 @@ def _compose(draft: Draft, text: str, start: int, buckets: Mapping[str, _Bucket]
             known = finder.search(text, place) if finder else None
             continue
         end = size if known is None else known[0]
-        plain = _PLAIN.match(text, place, end)
-        if plain is not None:
-            place, line_start = plain.end(), False
-        last = _LAST.match(text, place, end)
-        if last is not None and re.split("['’]", last.group(1) or "")[-1] not in words.dotted:
-            place, line_start = last.end(), False
+        passed = _pass(text, place, end, words)
+        if passed > place:
+            place, line_start = passed, False
             if place >= end:
                 continue
         token = _TOKEN.match(text, place, end)
         sort = _SORTS[token.lastindex or 0] if token else "s"
-        applied = _apply(text, place, buckets["l"], words) if line_start else None
+        applied = _apply(text, place, buckets["l"], words) if line_start and sort != "a" else None
         applied = applied or _apply(text, place, buckets[sort], words)
         if applied is None:
             line_start = line_start and sort == "w"
@@ -208,6 +228,20 @@ def _compose(draft: Draft, text: str, start: int, buckets: Mapping[str, _Bucket]
         line_start = text[end - 1] in "\n\r" or "l" in rule.starts or "\n" in text[place:end]
         copied = place = end
     draft.copy(copied, text[copied:])
+
+
+def _pass(text: str, place: int, end: int, words: Wording) -> int:
+    """Past words, marks and spaces that start no rule."""
+    plain = _PLAIN.match(text, place, end)
+    if plain is not None:
+        place = plain.end()
+    last = _LAST.match(text, place, end)
+    if last is None:
+        return place
+    word = last.group(1) or ""
+    if "'" in word or "’" in word:
+        word = word.replace("’", "'").rpartition("'")[2]
+    return place if word in words.dotted else last.end()
 
 
 def _apply(text: str, at: int, bucket: _Bucket, words: Wording) -> tuple[Rule, int, str] | None:

@@ -28,6 +28,11 @@ def _feet(number: str, w: Wording) -> str:
     return f"{w.number(number)} {'foot' if number == '1' else 'feet'}"
 
 
+def _say_small(m: re.Match[str], w: Wording) -> str | None:
+    """12 seats: by far the most common number, before all that it might be."""
+    return None if m.group(1) in w.units else cardinal(int(m.group()))
+
+
 def _say_feet_inches(m: re.Match[str], w: Wording) -> str | None:
     return f"{_feet(m.group(1), w)} {_inches(m.group(2), w)}"
 
@@ -163,6 +168,7 @@ _NOT_WORD = r"(?![\w/])"
 _MIXED_UNIT = rf"(?:(?<=[½⅓⅔¼¾⅛⅜⅝⅞])|(?<=\d [1-7]/[2348])) ?{_UNIT}{_NOT_WORD}(?:\.(?= [a-z]))?"
 
 EXTRA: tuple[Rule, ...] = (
+    Rule("small", "d", r"(?<![\w.,:/$€£¥₹#+−–—-])\d{1,2}(?= ([a-z]{4,})(?![\w/]))", _say_small),
     Rule("feet_inches", "d", r"(?<![\w.])(\d{1,3})['’′] ?(\d{1,2}(?:\.\d+)?)(?:\"|”|″|'')(?!\w)", _say_feet_inches),
     Rule("feet", "d", r"(?<![\w.])(\d+(?:\.\d+)?)['’′](?=\s?[x×]\s?\d|\s?(?:long|wide|tall|high|deep)\b)", _say_feet),
     Rule("feet_by", "d", r"(?<=[x×] )(\d+(?:\.\d+)?)['’′](?!\w)", _say_feet),
