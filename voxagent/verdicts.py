@@ -151,7 +151,7 @@ def _names_end(mark: Mark) -> bool:
 
 
 def _judge_full_stop(mark: Mark, after: str, lex: Lexicon) -> Verdict:
-    if not mark.closed:
+    if not mark.closed or KINDS[after[0]] is Kind.SPACE:
         return Verdict.SENTENCE
     return _judge_end(mark, after, lex)
 
@@ -187,6 +187,8 @@ def _judge_stop(mark: Mark, after: str, lex: Lexicon) -> Verdict:
         return Verdict.SENTENCE  # a unit, "until 18 h."
     if (spaced := _spaced_abbreviation(mark.text)) in lex.closing:
         folded = spaced
+    if word.isupper() and len(word) > 1 and folded in lex.calendar:
+        return _by_starter(ahead, lex)  # a time zone, "4 p.m. EST."
     if _known(folded, lex):
         return _judge_abbreviation(mark, folded, ahead, lex)
     return _judge_short(mark, word, ahead, lex) if not plain else Verdict.SENTENCE

@@ -25,13 +25,14 @@ _MONTH = (
 )
 _ROMAN = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 _NUMBERED = re.compile(
-    r"(?i:\b(?:code|pin|number|order|ticket|account|acct|ending in|extension|ext\.?|zip|confirmation|id|flight|"
+    r"(?i:\b(?:dial|call|text|ends? in|last four|vin|code|pin|number|order|ticket|account|acct|ending in|"
+    r"extension|ext\.?|zip|confirmation|id|flight|"
     r"reference|booking|reservation|passcode|password|serial|case|room|suite|box))(?: is| was|:|#| no\.)? ?$"
 )
 _FRACTIONS = {2: "half", 3: "third", 4: "quarter", 5: "fifth", 6: "sixth", 8: "eighth", 10: "tenth", 16: "sixteenth"}
 _DATED = re.compile(
     r"(?i)\b(?:on|by|since|until|till|dated|from|before|after|due|through|mon|tue|tues|wed|thu|thurs|fri|sat|sun|"
-    r"\w{3,6}day)\.?,?\s$"
+    r"\w{3,6}day)\.?,?\s$|(?i:\b(?:date|due|deadline|appointment|birthday|expires?)\b[^.!?]{0,12}\s$)"
 )
 _ONLY_DAYS = frozenset((13, 14, 17, 18, 19, 21, 22, 23, 26, 27, 28, 29, 31))  # no fraction or score has these below
 _VULGAR = {
@@ -160,6 +161,8 @@ def _say_range(m: re.Match[str], w: Wording) -> str | None:
         or (last[0] == "0" and "." not in last)
     ):
         return None
+    if "–" not in m.group() and len(last) - len(first) >= 2:
+        return f"{digits(first)} dash {digits(last)}"  # 55-1021, an id
     if "–" not in m.group() and (len(first) > 4 or (len(first) == 3 and len(last) == 4)):
         return None
     unit = w.units.get(m.group(3) or "")
@@ -234,6 +237,11 @@ def _say_us_phone(m: re.Match[str], w: Wording) -> str | None:
 
 
 def _say_id(m: re.Match[str], w: Wording) -> str | None:
+    unit = re.fullmatch(r"[\d.]+([A-Z]+)", m.group())
+    if unit is not None and unit.group(1) in w.units:
+        return None  # 512MB, 120V
+    if re.fullmatch(r"[FC]Y20\d\d", m.group()):
+        return f"{m.group()[0]} Y {year(int(m.group()[2:]))}"
     out: list[str] = []
     named = re.fullmatch(r"[A-Z]+-\d{1,2}", m.group())  # F-16, COVID-19
     for token in re.findall(r"[A-Z]+|\d+|[-.]", m.group()):
@@ -280,6 +288,8 @@ def _say_saint(m: re.Match[str], w: Wording) -> str | None:
     titled = text_after(m).lstrip()[:1].isupper()
     if m.group(1) == "Dr":
         return "Doctor" if titled or not words else "Drive" + kept_stop(m)
+    if m.group(1) == "Ft":
+        return "Fort" if titled and not (words and words[-1][-1:].isdigit()) else None
     named = len(words) > 1 and words[-1][:1].isupper() and words[-1][-1:].isalpha()
     return "Saint" if titled and not named else "Street" + kept_stop(m)
 
@@ -357,7 +367,10 @@ _PER_UNIT = (
     r"(?<=\d)/(?:(mo|yr|hr|min|sec|wk|pp)\b\.?|(d|h|s|month|year|hour|day|week|night|person|minute|second|guest|user|"
     r"seat|unit|item|room|share|ticket|gallon|pound|mile|lb|kg)\b)"
 )
-_TO = r"(?<=[\w.%])[ ]?–[ ]?(?=[$€£\d])|(?<=[\d%])-(?=[$€£])|(?<=%)-(?=\d)|(?<=[a-z])–(?=[A-Z])"
+_TO = (
+    r"(?<=[\w.%])[ ]?–[ ]?(?=[$€£\d])|(?<=[\d%])-(?=[$€£])|(?<=%)-(?=\d)|(?<=[a-z])–(?=[A-Z])|"
+    r"(?<=[apAP]\.[mM]\.)[ ]?-[ ]?(?=\d)|(?<=[apAP][mM])-(?=\d)"
+)
 
 ENGLISH: tuple[Rule, ...] = (
     *EXTRA,
@@ -387,8 +400,8 @@ ENGLISH: tuple[Rule, ...] = (
     Rule("code_number", "d", rf"{_START}\d{{3,}}{_END}", _say_code_number),
     Rule("per", "s", _PER_UNIT, _say_per),
     Rule("roman", "a", r"(?<=[A-Za-z] )[IVXL]{1,7}\b(?!['’.])|(?<=[A-Za-z] )[IVXL]{2,7}(?=\.\s|\.$)", _say_roman),
-    Rule("saint", "a", r"\b(St|Dr)\.(?!\w)", _say_saint),
-    Rule("number_sign", "a", r"\bNo\.(?= ?\d)|\bno\.(?= ?\d)", _say_number_sign),
+    Rule("saint", "a", r"\b(St|Dr|Ft)\.(?!\w)", _say_saint),
+    Rule("number_sign", "a", r"\b[Nn]o\.(?= ?[A-Z]{0,4}-?\d)", _say_number_sign),
     Rule("hash_number", "s", r"(?<![\w&])#(?=[A-Z\d]+-[A-Z\d])", lambda m, w: "number "),
     Rule("hashtag", "s", r"(?<![\w&])#(\w+)", _say_hashtag),
     Rule("mention", "s", r"(?<![\w@])@([A-Za-z]\w*)", _say_mention),

@@ -18,6 +18,7 @@ _DAY = r"(?:Mon|Tues?|Wed|Thu(?:rs?)?|Fri|Sat|Sun)"
 _SCALES = {"k": "thousand", "K": "thousand", "M": "million", "B": "billion", "bn": "billion", "mn": "million"}
 _DECADES = ("twenties", "thirties", "forties", "fifties", "sixties", "seventies", "eighties", "nineties")
 _FRACTION_WORDS = {"½": "half", "⅓": "a third", "⅔": "two thirds", "¼": "a quarter", "¾": "three quarters"}
+_FRACTION_WORDS |= {"⅛": "one eighth", "⅜": "three eighths", "⅝": "five eighths", "⅞": "seven eighths"}
 
 
 def _inches(number: str, w: Wording) -> str:
@@ -31,6 +32,23 @@ def _feet(number: str, w: Wording) -> str:
 def _say_small(m: re.Match[str], w: Wording) -> str | None:
     """12 seats: by far the most common number, before all that it might be."""
     return None if m.group(1) in w.units else cardinal(int(m.group()))
+
+
+def _say_area(m: re.Match[str], w: Wording) -> str | None:
+    """2,400 sq ft, 12 fl. oz."""
+    forms = w.units.get(m.group(3)) or ("inch|inches" if m.group(3) == "in" else None)
+    kind = {"sq": "square", "cu": "cubic", "fl": "fluid"}[m.group(2)]
+    return f"{w.number(m.group(1))} {kind} {w.counted(forms, m.group(1))}" if forms else None
+
+
+def _say_hyphen_unit(m: re.Match[str], w: Wording) -> str | None:
+    """A 45-min. drive, a 2-L bottle: an adjective is singular."""
+    forms = w.units.get(m.group(2))
+    return f"{w.number(m.group(1))} {forms.split('|')[0]}" if forms else None
+
+
+def _say_priced(m: re.Match[str], w: Wording) -> str | None:
+    return f"{w.number(m.group(1))} dollar"
 
 
 def _say_feet_inches(m: re.Match[str], w: Wording) -> str | None:
@@ -48,7 +66,9 @@ def _say_inches(m: re.Match[str], w: Wording) -> str | None:
 
 def _say_by(m: re.Match[str], w: Wording) -> str | None:
     """Between two measures; between bare numbers it is a product when an equals sign follows."""
-    product = re.match(r"\s?[\d.,]+\s?=", text_after(m))
+    product = re.match(r"\s?[\d.,]+\s?=", text_after(m)) or (
+        "×" in m.group() and re.match(r"[\d.,]+(?:[.!?]|$)", text_after(m)) and text_before(m)[-1:].isdigit()
+    )
     return " times " if product else " by "
 
 
@@ -116,6 +136,7 @@ def _say_part_of_unit(m: re.Match[str], w: Wording) -> str | None:
 
 def _say_slashed_part(m: re.Match[str], w: Wording) -> str | None:
     signs = {("1", "2"): "½", ("1", "3"): "⅓", ("2", "3"): "⅔", ("1", "4"): "¼", ("3", "4"): "¾"}
+    signs |= {("1", "8"): "⅛", ("3", "8"): "⅜", ("5", "8"): "⅝", ("7", "8"): "⅞"}
     sign = signs.get((m.group(1), m.group(2)))
     forms = w.units.get(m.group(3))
     if sign is None or forms is None:
@@ -167,8 +188,20 @@ _UNIT = r"([A-Za-zµμ]{1,5}[²³]?)"
 _NOT_WORD = r"(?![\w/])"
 _MIXED_UNIT = rf"(?:(?<=[½⅓⅔¼¾⅛⅜⅝⅞])|(?<=\d [1-7]/[2348])) ?{_UNIT}{_NOT_WORD}(?:\.(?= [a-z]))?"
 
+_AREA = rf"(?<![\w.,])({NUMBER}) ?(sq|cu|fl)\.? ?(ft|in|mi|yd|m|km|cm|oz)\b(?:\.(?= [a-z]))?"
+_HYPHEN_UNIT = r"(?<![\w.,-])(\d+(?:\.\d+)?)-([A-Za-z]{1,5})(?![\w-])(?:\.(?= [a-z]))?"
+_PRICED = (
+    "bill|note|coupon|voucher|gift|card|fee|deposit|discount|credit|charge|fine|minimum|co-?pay|rebate|refund|tip|"
+    "donation|surcharge"
+)
+
 EXTRA: tuple[Rule, ...] = (
-    Rule("small", "d", r"(?<![\w.,:/$€£¥₹#+−–—-])\d{1,2}(?= ([a-z]{4,})(?![\w/]))", _say_small),
+    Rule("heart", "s", r"<3(?!\d)", lambda m, w: "love"),
+    Rule("plus_minus", "s", r"± ?", lambda m, w: "plus or minus "),
+    Rule("sharp", "a", r"(?<!\w)([A-G])#(?!\w)", lambda m, w: f"{m.group(1)} sharp"),
+    Rule("area", "d", _AREA, _say_area),
+    Rule("hyphen_unit", "d", _HYPHEN_UNIT, _say_hyphen_unit),
+    Rule("priced", "s", rf"\$(\d+)(?= (?:{_PRICED})\b)", _say_priced),
     Rule("feet_inches", "d", r"(?<![\w.])(\d{1,3})['’′] ?(\d{1,2}(?:\.\d+)?)(?:\"|”|″|'')(?!\w)", _say_feet_inches),
     Rule("feet", "d", r"(?<![\w.])(\d+(?:\.\d+)?)['’′](?=\s?[x×]\s?\d|\s?(?:long|wide|tall|high|deep)\b)", _say_feet),
     Rule("feet_by", "d", r"(?<=[x×] )(\d+(?:\.\d+)?)['’′](?!\w)", _say_feet),
@@ -190,8 +223,8 @@ EXTRA: tuple[Rule, ...] = (
     Rule("grade", "a", r"(?<![\w-])(AB|[A-DFO])([+−-])(?=[\s.,;:!?)]|$)", _say_grade),
     Rule("per_unit", "d", rf"(?<![\w.,])({NUMBER}) ?{_UNIT}/{_UNIT}{_NOT_WORD}", _say_per_unit),
     Rule("part_of_unit", "s", rf"(?<![\w.])([½⅓⅔¼¾]) ?{_UNIT}{_NOT_WORD}\.?", _say_part_of_unit),
-    Rule("slashed_part", "d", rf"(?<![\w.,/ ])([1-3])/([234]) {_UNIT}{_NOT_WORD}\.?", _say_slashed_part),
-    Rule("slashed_part_in", "d", rf"(?<=[a-z] )([1-3])/([234]) {_UNIT}{_NOT_WORD}\.?", _say_slashed_part),
+    Rule("slashed_part", "d", rf"(?<![\w.,/ ])([1-7])/([2348]) {_UNIT}{_NOT_WORD}\.?", _say_slashed_part),
+    Rule("slashed_part_in", "d", rf"(?<=[a-z] )([1-7])/([2348]) {_UNIT}{_NOT_WORD}\.?", _say_slashed_part),
     Rule("mixed_unit", "w", _MIXED_UNIT, _say_mixed_unit),
     Rule("even_odds", "d", r"(?<![\w.,/])(\d\d)/(\d\d)(?![\w/])", _say_even_odds),
     Rule("big_number", "d", r"(?<![\w.,:/$€£#-])[1-9]\d{0,3}000(?![\w%:/]|[.,-]\d)", _say_big_number),

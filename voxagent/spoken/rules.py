@@ -304,7 +304,7 @@ def _say_emoji(m: re.Match[str], w: Wording) -> str | None:
 
 
 _CURRENCY = r"US\$|A\$|C\$|NZ\$|HK\$|R\$|[$€£¥￥₹₩₽₺₫฿]|CHF|EUR|USD|GBP|JPY|CAD|AUD|PLN|TRY"
-_CURRENCY_AFTER = r"[€$£¥₹₩₽₺₫฿đ円元원]|EUR|USD|GBP|CHF|TL|zł|руб\.?|kr\.?|ريالا?ً?|درهما?ً?|جنيها?ً?|دولارا?ً?|บาท"
+_CURRENCY_AFTER = r"[€$¢£¥₹₩₽₺₫฿đ円元원]|EUR|USD|GBP|CHF|TL|zł|руб\.?|kr\.?|ريالا?ً?|درهما?ً?|جنيها?ً?|دولارا?ً?|บาท"
 
 _SCALED = rf"(?:[ \u00a0]?(bn|Bn|mn|tn|mm|MM|[kKmMbBtT])(?![\w])|[ \u00a0]({_SCALE_WORD})\b)?"
 _PHONE = r"(?:\+\d{1,3}[ .-]?|8[ -](?=8))?(?:\(\d{1,5}\)[ .-]?)?\d{2,5}(?:[ -]\d{2,5}){1,5}"
@@ -354,7 +354,7 @@ AMOUNTS: tuple[Rule, ...] = (
     Rule("unit", "d", rf"{_FREE}({NUMBER})[ \u00a0\u202f]?{_UNIT}(?!{_W}|/){_UNIT_STOP}", _say_unit),
     Rule("zeros", "d", rf"{_FREE}0\d+(?!{_W}|[.,]\d)", _say_digit_run),
     Rule("spaced_number", "d", rf"{APART}\d{{1,3}}(?: \d{{3}})+(?:,\d+)?(?!\d| \d|-)", _say_spaced_number),
-    Rule("number", "d", rf"(?<![/:-]){_FREE}{NUMBER}(?!{_W}|[/:]|[.,-]\d)", _say_number),
+    Rule("number", "d", rf"(?<![/:])(?<!\w-)(?<!--){_FREE}{NUMBER}(?!{_W}|[/:]|[.,-]\d)", _say_number),
     Rule("abbreviation", "a", _ABBREVIATION, _say_abbreviation),
     Rule("bare_percent", "s", r"(?<=\d)[%％]", _say_bare_percent),
     Rule("sign", "s", r"(?<=\s)[&+=×÷@](?=\s)", _say_sign),
