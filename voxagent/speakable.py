@@ -162,7 +162,7 @@ _NEXT = r"(?=[\w\"“„«‘'(*¿¡])"
 _PLAIN = re.compile(
     rf"(?:(?<![\d\u00b2-\u00be\u2150-\u218b'’\"”′″]) (?={_SMALL}|[A-Z])(?!x ?\d))?"
     rf"(?:(?!v(?:er(?:sion)?)? ){_SMALL}{_TAIL}(?:[,;:!?]|,?[\"”])? {_NEXT}"
-    rf"|(?!Dr |M(?:rs?|me|lle) |[IVX]+(?:er|re|e|ème) )[A-Z]{_SMALL}{_TAIL},? (?={_SMALL}|[A-Z]{_SMALL}|I[ '’])"
+    rf"|(?!Dr |M(?:rs?|me|lle) |[IVX]+(?:er|re|e|ème)[ ,])[A-Z]{_SMALL}{_TAIL},? (?={_SMALL}|[A-Z]{_SMALL}|I[ '’])"
     rf"|(?<![^\W\d_] )I(?:['’]{_SMALL}+)? (?={_SMALL})"
     rf"|(?:[.!?…]+[\"”]?|[,;:]) {_NEXT})*"
 )

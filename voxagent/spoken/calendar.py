@@ -102,6 +102,36 @@ def _say_day_slash(m: re.Match[str], w: Wording) -> str | None:
     return _numeric(first, second, "", w, m) if led or (len(second) == 2 and second[0] == "0") else None
 
 
+def _say_day_dot(m: re.Match[str], w: Wording) -> str | None:
+    """5.5., 12.05: a date where decimals have a comma, if the last stop or a zero says that it is no clock."""
+    if w.language not in ("de", "pl", "ru", "tr"):
+        return None
+    day, month = m.group(1), m.group(2)
+    stopped = m.group().endswith(".")
+    if re.search(r"(?:\bo|godz\.) $", text_before(m)) or not ((len(month) == 2 and month[0] == "0") or stopped):
+        return None
+    if stopped and w.language != "de" and len(month) == 1:
+        return None
+    ended = "." if stopped and not text_after(m).strip() else ""
+    said = _numeric(day, month, "", w, m)
+    return said + ended if said else None
+
+
+def _say_polish_hours(m: re.Match[str], w: Wording) -> str | None:
+    """od 9 do 18: hours, where no noun follows."""
+    hours = int(m.group(1)), int(m.group(2))
+    if w.language != "pl" or not all(1 <= hour <= 24 for hour in hours):
+        return None
+    first, last = (polish_ordinal(hour, "feminine_oblique") for hour in hours)
+    return f"{first} do {last}"
+
+
+def _say_polish_decade(m: re.Match[str], w: Wording) -> str | None:
+    if w.language != "pl":
+        return None
+    return re.sub(r"y$", "ych", ordinal(int(m.group(1)), "pl")) + kept_stop(m)
+
+
 def _say_iso_date(m: re.Match[str], w: Wording) -> str | None:
     return _numeric(m.group(3), m.group(2), m.group(1), w, m)
 
@@ -218,6 +248,9 @@ def _clock(hour: int, minute: int, w: Wording, m: re.Match[str]) -> str:
         case "pl":
             oblique = before in ("o", "od", "do", "po", "około", "koło")
             spoken = polish_ordinal(hour or 24, "feminine_oblique" if oblique else "feminine") if hour else "zero"
+        case "ru" if before in ("с", "до", "от", "после", "около"):
+            spoken = russian(hour, case="g")
+            form = form.removesuffix(" часов")
         case "ko":
             spoken = korean_native(hour) if 1 <= hour <= 12 else cardinal(hour, "ko")
         case "de":
@@ -279,6 +312,10 @@ CALENDAR: tuple[Rule, ...] = (
     Rule("clock_h", "d", r"(?<![\w.,:/])(\d{1,2}) ?(?:h|heures?|u|giờ) ?(\d{2})(?:m|min)?(?![\w:]|[.,]\d)", _say_clock),
     Rule("turkish_clock", "d", rf"{APART}(\d{{1,2}})\.(\d{{2}})(?=['’][dtyn])", _say_clock),
     Rule("clock_after_word", "d", rf"(?:{_AT})(\d{{1,2}})\.(\d{{2}}){ENDED}", _say_clock),
+    Rule("day_dot", "d", rf"{APART}(\d{{1,2}})\.(\d{{1,2}})\.?(?![\w:]|[.,]\d| ?(?:Uhr|uur|h\b))", _say_day_dot),
+    Rule("polish_clock", "d", rf"(?:(?<=\bo )|(?<=godz\. ))(\d{{1,2}})\.(\d{{2}}){ENDED}", _say_clock),
+    Rule("polish_hours", "d", r"(?<=\bod )(\d{1,2}) do (\d{1,2})(?=[.,;!?]|$)", _say_polish_hours),
+    Rule("polish_decade", "d", r"(?<=latach )(\d0)\.(?!\d)", _say_polish_decade),
     Rule("day_slash", "d", rf"{APART}(\d{{1,2}})/(\d{{1,2}}){ENDED}", _say_day_slash),
     Rule("hour_h", "d", r"(?<![\w.,:/])(\d{1,2})(?: ?h| ?Uhr| ?uur)(?![\w/])", _say_hour),
     Rule("polish_hour", "d", rf"(?:(?<=\bo )|(?<=godz\. )|(?<=\bgodzinie ))(\d{{1,2}}){ENDED}", _say_polish_hour),

@@ -71,6 +71,9 @@ def _say_russian_suffixed(m: re.Match[str], w: Wording) -> str | None:
         "е": ("n", "n"), "ое": ("n", "n"), "го": ("g", "m"), "ого": ("g", "m"), "му": ("d", "m"), "м": ("p", "m"),
         "ом": ("p", "m"), "ю": ("a", "f"), "ую": ("a", "f"),
     }  # fmt: skip
+    years = re.match(r" год", text_after(m))
+    if w.language == "ru" and (m.group(2) in ("х", "ых") or (m.group(2) in ("е", "ые") and years)):
+        return russian(int(m.group(1)), "ordinal", "n" if m.group(2) in ("е", "ые") else "g", plural=True)
     form = forms.get(m.group(2))
     return russian(int(m.group(1)), "ordinal", *form) if form and w.language == "ru" else None
 
@@ -192,6 +195,26 @@ def _say_named_version(m: re.Match[str], w: Wording) -> str | None:
     return w.join(cardinal(int(m.group(1)), w.language), point, cardinal(int(m.group(2)), w.language))
 
 
+def _say_by(m: re.Match[str], w: Wording) -> str | None:
+    """2 x 4 m."""
+    return f" {w.forms['by']} " if "by" in w.forms else None
+
+
+def _say_multiple(m: re.Match[str], w: Wording) -> str | None:
+    """2x plus cher."""
+    times = w.forms.get("times")
+    return w.join(agreeing(int(m.group(1)), times, w), times) if times else None
+
+
+def _say_decade(m: re.Match[str], w: Wording) -> str | None:
+    """German: die 90er, die 1990er."""
+    if w.language != "de" or int(m.group(1)) % 10:
+        return None
+    value = int(m.group(1))
+    high = f"{cardinal(value // 100, 'de')}hundert" if value > 1000 else ""
+    return f"{high}{cardinal(value % 100, 'de') if value % 100 else ''}er"
+
+
 def _say_minus(m: re.Match[str], w: Wording) -> str | None:
     return f"{w.forms['minus']}{w.joint}" if "minus" in w.forms else None
 
@@ -264,6 +287,10 @@ FORMS: tuple[Rule, ...] = (
     Rule("range", "d", rf"{APART}({NUMBER})\s?[–〜～~-]\s?({NUMBER}){ENDED}(?!-)", _say_range),
     Rule("range_unit", "d", rf"{APART}({NUMBER})\s?[–-]\s?({NUMBER})(?=\s?(?:%|€|°|[a-z]{{1,3}}\b))", _say_range),
     Rule("time_range", "s", r"(?<=[\d分時时])\s?[〜～~]\s?(?=\d)", _say_time_range),
+    Rule("by", "ws", r"(?<=\d) ?[x×] ?(?=\d)", _say_by),
+    Rule("multiple", "d", rf"{APART}(\d{{1,3}})[x×](?!\w| ?\d)", _say_multiple),
+    Rule("decade", "d", rf"{APART}(\d{{2,4}})er(?!\w)", _say_decade),
+    Rule("hour_range", "s", r"(?<=\dh)\s?[–-]\s?(?=\d)", _say_time_range),
     Rule("minus", "s", r"(?<![\w)])[-−–](?=\d)", _say_minus),
     Rule("plus", "s", r"(?<![\w)])\+(?=\d{1,2}(?!\d))", _say_plus),
     Rule("street", "a", r"(?<!\w)([^\W\d_]{3,})str\.(?!\w)", _say_street),

@@ -56,11 +56,11 @@ def _polish_genitive_word(word: str) -> str:
 
 
 @lru_cache(maxsize=2048)
-def russian(value: int, to: str = "cardinal", case: str = "n", gender: str = "m") -> str:
+def russian(value: int, to: str = "cardinal", case: str = "n", gender: str = "m", *, plural: bool = False) -> str:
     """A Russian number: ``cardinal`` or ``ordinal``, case n g d a i p, gender m f n."""
     from num2words import num2words
 
-    words = str(num2words(value, lang="ru", to=to, case=case, gender=gender))
+    words = str(num2words(value, lang="ru", to=to, case=case, gender=gender, plural=plural))
     return re.sub(r"^одн\w+ (?=тысяч)", "", words)
 
 

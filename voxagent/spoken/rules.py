@@ -217,9 +217,10 @@ def _say_unit(m: re.Match[str], w: Wording) -> str | None:
     if forms is None or w.parse(m.group(1))[0] is None or dated:
         return None
     whole, fraction = w.parse(m.group(1))
+    ended = "." if m.group(3) and not w.lexicon.noun_capitals else ""
     if whole is not None and not fraction:
-        return _counted(whole, forms, w)
-    return w.join(w.number(m.group(1)), w.counted(forms, m.group(1)))
+        return _counted(whole, forms, w) + ended
+    return w.join(w.number(m.group(1)), w.counted(forms, m.group(1))) + ended
 
 
 def _say_bare_percent(m: re.Match[str], w: Wording) -> str | None:
@@ -307,13 +308,13 @@ _CURRENCY = r"US\$|A\$|C\$|NZ\$|HK\$|R\$|[$€£¥￥₹₩₽₺₫฿]|CHF|EUR
 _CURRENCY_AFTER = r"[€$¢£¥₹₩₽₺₫฿đ円元원]|EUR|USD|GBP|CHF|TL|zł|руб\.?|kr\.?|ريالا?ً?|درهما?ً?|جنيها?ً?|دولارا?ً?|บาท"
 
 _SCALED = rf"(?:[ \u00a0]?(bn|Bn|mn|tn|mm|MM|[kKmMbBtT])(?![\w])|[ \u00a0]({_SCALE_WORD})\b)?"
-_PHONE = r"(?:\+\d{1,3}[ .-]?|8[ -](?=8))?(?:\(\d{1,5}\)[ .-]?)?\d{2,5}(?:[ -]\d{2,5}){1,5}"
+_PHONE = r"(?:\+\d{1,3}[ .-]?|8[ -](?=8))?(?:\(\d{1,5}\)[ .-]?)?\d{2,5}(?:(?:[ -]\d{2,5}){1,5}|[ /-]\d{6,9}(?!\d))"
 _CLOCK = r"(\d{1,2})(?::(\d{2})(?: ?(?:Uhr|uur))?|\.(\d{2}) (?:Uhr|uur))(?![:.]?\d)"
 _UNIT = (
     r"(°[CF]|[º℃℉%]C?|[^\W\d_]{1,5}/[^\W\d_]{1,4}|[A-Za-zµμ]{1,5}²?|[Ѐ-ӿ]{1,4}|[\u0600-\u06ff]{1,7}|"
     r"[\u0900-\u097f]{1,6}|°)"
 )
-_UNIT_STOP = r"(?:\.(?=[,;]|\s+[a-z\d(]))?"  # the full stop of an abbreviated unit, unless it may end the sentence
+_UNIT_STOP = r"(?:\.(?=[,;]|\s+[a-z\d(])|(\.)(?=\s+[^\W\d_]))?"  # an abbreviated unit's, unless it may end the sentence
 _ABBREVIATION = (
     r"(?<![\w.\u0900-\u097f])(?:[^\W\d_]|[\u0900-\u097f]){1,6}(?:\.[^\W\d_]{1,3})*\.(?!\w)|"
     r"(?<![\w.])(?:Mme|Mlle|Mr|Mrs|Dr|[^\W\d_]{2,5}\.[^\W\d_]{2,3})(?![\w.])"
