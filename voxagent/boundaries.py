@@ -10,9 +10,11 @@ import re
 from dataclasses import dataclass
 from enum import IntEnum
 
+from voxagent.addresses import ADDRESS, ADDRESS_START, ADDRESS_WORD
 from voxagent.lexicon import Lexicon
-from voxagent.marks import KINDS, LOUD, LOUDER, TOP_LEVEL_DOMAINS, WEIGHTS_MS, Kind, speech_ms
+from voxagent.marks import KINDS, LOUD, LOUDER, WEIGHTS_MS, Kind, speech_ms
 from voxagent.spans import OpenSpans, Span
+from voxagent.stretches import Stretches
 from voxagent.verdicts import Mark, Verdict, judge, safe_when_stalled
 
 
@@ -44,15 +46,6 @@ class Boundary:
 
 
 @dataclass(slots=True)
-class _Stretch:
-    """Text between two offsets in the turn, and the turn's speech up to its end."""
-
-    start: int
-    end: int
-    ms: int
-
-
-@dataclass(slots=True)
 class _Candidate:
     """A mark under judgement and where the cut would be."""
 
@@ -63,15 +56,6 @@ class _Candidate:
 
 _SILENT_TAG = re.compile(r"<(think|thinking|thought|reasoning)\b[^>]*>$", re.IGNORECASE)
 _EMOTICON = re.compile(r"(?:^|\s)[:;]-?[)D]$")
-_ADDRESS = re.compile(
-    r"\S{0,3}(?:[a-z][a-z0-9+.-]{1,9}://|www\.|\S{1,64}@|[\w-]{1,64}(?:\.[\w-]{1,64}){1,4}/|data:)", re.IGNORECASE
-)
-_ADDRESS_WORD = re.compile(
-    rf"(?:[a-z][a-z0-9+.-]{{1,9}}://\S+|www\.\S+|\S{{1,64}}@\S+\.\w{{2,}}|"
-    rf"[\w-]{{2,64}}(?:\.[\w-]{{2,64}}){{0,4}}\.(?:{TOP_LEVEL_DOMAINS})(?:/\S*)?)$",
-    re.IGNORECASE,
-)
-_ADDRESS_START = re.compile(r"[\"'“„«(]?(?:[a-z][a-z0-9+.-]{1,9}:/|www\.)$", re.IGNORECASE)
 _LOOKAHEAD = 64  # characters after a mark within which it is judged; keeps the work linear
 _LONG_TAG = 300
 _BLOCK = 400  # characters that may wait to be looked at
@@ -112,7 +96,7 @@ class Scanner:
         self._word_start = 0
         self._solid = 0  # where the last visible character before whitespace ended
         self._plain = True  # nothing loud in the current word so far
-        self._free: list[_Stretch] = []
+        self._free = Stretches()
         self._connected = 0
         self._bracket: Boundary | None = None  # before an open bracket whose words are being counted
         self._bracket_words = 0
@@ -143,7 +127,7 @@ class Scanner:
         if self._spans.literal is not None:
             return True
         start = self._word_start - self.base
-        return start >= 0 and _ADDRESS.match(self.text, start, self.seen - self.base) is not None
+        return start >= 0 and ADDRESS.match(self.text, start, self.seen - self.base) is not None
 
     @property
     def word_length(self) -> int:
@@ -153,16 +137,8 @@ class Scanner:
     @property
     def word(self) -> Boundary | None:
         """The last boundary between words outside of held groups, where stalled text may be cut."""
-        text, base = self.text, self.base
-        for stretch in reversed(self._free):
-            end = stretch.end - base
-            at = text.rfind(" ", max(0, stretch.start - base), end)
-            while at > 0:
-                word = text[text.rfind(" ", 0, at) + 1 : at]
-                if word and self._may_end(word):
-                    return Boundary(base + at, stretch.ms - speech_ms(text[at:end]), Grade.WORD)
-                at = text.rfind(" ", max(0, stretch.start - base), at)
-        return None
+        found = self._free.last_word(self.text, self.base, self._may_end)
+        return Boundary(*found, Grade.WORD) if found is not None else None
 
     @property
     def rough(self) -> Boundary | None:
@@ -202,8 +178,7 @@ class Scanner:
         self.base = at
         if self._candidate is not None and self._candidate.at <= at:
             self._candidate = None
-        while self._free and self._free[0].end <= at:
-            del self._free[0]
+        self._free.drop(at)
 
     def forget_spans(self) -> None:
         """Takes everything open for stray marks."""
@@ -268,7 +243,7 @@ class Scanner:
             run = text[index:end]
             last = run.rfind(" ")
         if not self._spans:
-            self._set_free(index, end, ms)
+            self._free.note(self.base + index, self.base + end, ms)
         if last >= 0:
             self._word_start = self.base + index + last + 1
             body = len(run[:last].rstrip(" "))
@@ -290,15 +265,6 @@ class Scanner:
             ms = after
             index += 1
         return index, ms
-
-    def _set_free(self, start: int, end: int, ms: int) -> None:
-        """Notes that spaces between the two places are outside of all that is held."""
-        start, end = start + self.base, end + self.base
-        last = self._free[-1] if self._free else None
-        if last is not None and last.end == start:
-            last.end, last.ms = end, ms
-        else:
-            self._free.append(_Stretch(start, end, ms))
 
     def _conjoin(self, opener: re.Pattern[str], index: int, end: int, ms: int) -> tuple[Boundary | None, int, int]:
         """Finds the first word boundary at which the next words show that a clause began there."""
@@ -352,7 +318,7 @@ class Scanner:
         elif ch == "@":
             opens = 0 <= start < index and self.text[index - 1].isalnum()
         else:
-            opens = start >= 0 and _ADDRESS_START.match(self.text, start, index + 1) is not None
+            opens = start >= 0 and ADDRESS_START.match(self.text, start, index + 1) is not None
         before = self.rough if opens else None
         if before is None or len(self._spans) > (ch == "`"):
             return None
@@ -384,11 +350,11 @@ class Scanner:
         self._word_start, self._plain = self.seen, True
         if not self._touch_solid(index) or not index or self._spans or self._candidate is not None:
             return None
-        self._set_free(index, index + 1, self.ms)
+        self._free.note(self.seen - 1, self.seen, self.ms)
         word = self.text[max(0, start) : index]
         if self._lex.particles and word.endswith(self._lex.particles):
             return Boundary(self.seen - 1, self.ms, Grade.SENTENCE)
-        if not plain and (word[-1:] == "`" or _ADDRESS_WORD.match(word)):
+        if not plain and (word[-1:] == "`" or ADDRESS_WORD.match(word)):
             return Boundary(self.seen - 1, self.ms, Grade.CLAUSE)
         return None
 
@@ -406,7 +372,7 @@ class Scanner:
         """Whether stalled text may be cut after the word: no number, no sign, no article before a noun."""
         if not word[-1].isalpha() or word.casefold() in self._lex.determiners:
             return False
-        return word.isalpha() or (not any(map(str.isdigit, word)) and _ADDRESS_WORD.match(word) is None)
+        return word.isalpha() or (not any(map(str.isdigit, word)) and ADDRESS_WORD.match(word) is None)
 
     # Marks.
 
