@@ -89,7 +89,8 @@ _AR_TENS = {20: "عشرون", 30: "ثلاثون", 40: "أربعون", 50: "خم�
 
 def _arabic(value: int, words: str, noun: str, w: Wording) -> str:
     """From three on a number takes the other gender than its noun; the ending tells the noun's."""
-    feminine = noun in w.listed("feminine") or noun.endswith("ات") if value <= 10 else noun.endswith("ة")
+    plural = noun in w.listed("feminine") or (noun.endswith("ات") and noun not in w.listed("masculine"))
+    feminine = plural if value <= 10 else noun.endswith("ة")
     if not feminine or value < 3 or value > 99:
         return words
     if value <= 10:

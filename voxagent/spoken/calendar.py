@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from voxagent.spoken.inflection import arabic_clock, arabic_day, arabic_oblique, korean_native, polish_ordinal, russian
 from voxagent.spoken.numbers import Wording, cardinal, digits, ordinal
-from voxagent.spoken.rules import APART, ENDED, Rule, kept_stop, text_after, text_before
+from voxagent.spoken.rules import APART, ENDED, IN_RANGE, Rule, kept_stop, text_after, text_before
 
 
 def _german_year(value: int) -> str:
@@ -77,7 +77,7 @@ def _month(text: str, w: Wording) -> str | None:
     calendar = w.calendar
     names = calendar.get("months", "").split()
     if text.isdecimal():
-        return names[int(text) - 1] if 1 <= int(text) <= len(names) else None
+        return names[int(text) - 1].replace("_", " ") if 1 <= int(text) <= len(names) else None
     if text.lower() in (name.lower() for name in names):
         return text
     short = calendar.get("short_months", "").split()
@@ -97,7 +97,7 @@ def _say_day_slash(m: re.Match[str], w: Wording) -> str | None:
     before = text_before(m).split()[-1:]
     led = bool(before) and before[0].lower() in w.listed("date_cues")
     if w.language in ("ja", "zh", "ko"):
-        followed = re.match(r"[\s]?[にはかまのをもが（(에은는의부까]|$", text_after(m))
+        followed = re.match(r"[\s]?[にはかまをもが（(에은는부까]", text_after(m))
         return _numeric(second, first, "", w, m) if followed else None
     return _numeric(first, second, "", w, m) if led or (len(second) == 2 and second[0] == "0") else None
 
@@ -300,15 +300,16 @@ CALENDAR: tuple[Rule, ...] = (
     Rule(
         "clock_colon",
         "d",
-        rf"{APART}(\d{{1,2}}):(\d{{2}})(?! ?(?:Uhr|uur))(?:\s?(?:hs?|hrs|ч|godz)\b\.?|\s?น\.)?{ENDED}",
+        rf"{IN_RANGE}(\d{{1,2}}):(\d{{2}})(?! ?(?:Uhr|uur))(?:\s?(?:hs?|hrs|ч|godz)\b\.?|\s?น\.)?{ENDED}",
         _say_clock,
     ),
     Rule(
         "clock_named",
         "d",
-        rf"{APART}(\d{{1,2}})(?:[.:](\d{{2}})) ?(?:Uhr|uur|h|น\.)(?!\w)",
+        rf"{IN_RANGE}(\d{{1,2}})(?:[.:](\d{{2}})) ?(?:Uhr|uur|h|น\.)(?!\w)",
         _say_clock,
     ),
+    Rule("thai_range", "d", rf"{APART}(\d{{1,2}})\.(\d{{2}})(?= ?[–-] ?\d{{1,2}}\.\d{{2}} ?น\.)", _say_clock),
     Rule("clock_h", "d", r"(?<![\w.,:/])(\d{1,2}) ?(?:h|heures?|u|giờ) ?(\d{2})(?:m|min)?(?![\w:]|[.,]\d)", _say_clock),
     Rule("turkish_clock", "d", rf"{APART}(\d{{1,2}})\.(\d{{2}})(?=['’][dtyn])", _say_clock),
     Rule("clock_after_word", "d", rf"(?:{_AT})(\d{{1,2}})\.(\d{{2}}){ENDED}", _say_clock),

@@ -10,7 +10,7 @@ import re
 from voxagent.spoken.agreement import agreeing
 from voxagent.spoken.inflection import korean_native, polish_genitive, polish_ordinal, russian
 from voxagent.spoken.numbers import Wording, cardinal, digits, ordinal
-from voxagent.spoken.rules import APART, ENDED, NUMBER, Rule, text_after, text_before
+from voxagent.spoken.rules import APART, ENDED, NUMBER, UNSPACED, Rule, text_after, text_before
 
 _ROMAN = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
 
@@ -176,6 +176,8 @@ def _say_fraction(m: re.Match[str], w: Wording) -> str | None:
 
 def _say_version(m: re.Match[str], w: Wording) -> str | None:
     """2.10.3, v2.3, Android 14.2."""
+    if not m.group(1) and all(len(group) == 3 for group in m.group(2).split(".")[1:]):
+        return None  # thousands
     point = w.forms.get("version_point") or w.word(".")
     if not point:
         return None
@@ -216,6 +218,8 @@ def _say_decade(m: re.Match[str], w: Wording) -> str | None:
 
 
 def _say_minus(m: re.Match[str], w: Wording) -> str | None:
+    if w.language == "zh" and not re.match(r"[\d.]+(?:到\d+)? ?(?:°|℃|度|摄氏)", text_after(m)):
+        return "负"
     return f"{w.forms['minus']}{w.joint}" if "minus" in w.forms else None
 
 
@@ -250,9 +254,21 @@ def _say_street(m: re.Match[str], w: Wording) -> str | None:
     return m.group(1) + street if street else None
 
 
+def _say_code(m: re.Match[str], w: Wording) -> str | None:
+    """After the word for a code, a PIN or a password: digit by digit."""
+    before = text_before(m).casefold()
+    words = re.findall(r"\w+", before)[-2:] if w.joint else []
+    named = any(word in w.listed("codes") for word in words) or (
+        (not w.joint or w.language == "ko") and any(code in before[-8:] for code in w.listed("codes"))
+    )
+    return digits(m.group(), w.language) if named else None
+
+
 def _say_counter(m: re.Match[str], w: Wording) -> str | None:
     """Korean counters: native numbers below 100 before some, the others before the rest; a particle may follow."""
     value, after = int(m.group(1)), m.group(2)
+    if after[0] == "월" and value in (6, 10):
+        return {6: "유 ", 10: "시 "}[value]
     for size in (3, 2, 1):
         if after[:size] in w.listed("native_counters") and 1 <= value <= 99:
             return f"{korean_native(value)} "
@@ -291,11 +307,14 @@ FORMS: tuple[Rule, ...] = (
     Rule("multiple", "d", rf"{APART}(\d{{1,3}})[x×](?!\w| ?\d)", _say_multiple),
     Rule("decade", "d", rf"{APART}(\d{{2,4}})er(?!\w)", _say_decade),
     Rule("hour_range", "s", r"(?<=\dh)\s?[–-]\s?(?=\d)", _say_time_range),
-    Rule("minus", "s", r"(?<![\w)])[-−–](?=\d)", _say_minus),
+    Rule("clock_range", "s", r"(?<=[:.]\d\d)\s?[–〜～~-]\s?(?=\d{1,2}[:.]\d\d(?!\d))", _say_time_range),
+    Rule("percent_range", "s", r"(?<=[%％])\s?[–〜～~-]\s?(?=\d)", _say_time_range),
+    Rule("code", "d", rf"{APART}\d{{3,8}}{ENDED}", _say_code),
+    Rule("minus", "s", rf"(?<![)\d%])(?<![^\W{UNSPACED}])[-−–](?=\d)", _say_minus),
     Rule("plus", "s", r"(?<![\w)])\+(?=\d{1,2}(?!\d))", _say_plus),
     Rule("street", "a", r"(?<!\w)([^\W\d_]{3,})str\.(?!\w)", _say_street),
     Rule("counter", "d", r"(?<![\d.,:])(\d{1,4}) ?(?=([가-힣]{1,3}))", _say_counter),
-    Rule("liang", "d", r"(?<![\d.,:])2(?=([\u4e00-\u9fff]{1,2}))", _say_liang),
+    Rule("liang", "d", r"(?<![\d.,:第])2(?=([\u4e00-\u9fff]{1,2}))", _say_liang),
     Rule("year_digits", "d", r"(?<!\d)(\d{4})(?=年)", _say_year_digits),
     Rule("governed", "d", rf"(?:{_GOVERNED})(\d{{1,3}})(?![\w:/%]|[.,-]\d)", _say_governed),
     Rule("agreeing", "d", rf"{APART}(\d{{1,6}})(?= ([^\W\d_]{{2,}}))", _say_agreeing),

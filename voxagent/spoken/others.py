@@ -40,7 +40,8 @@ def _say_hindi_ordinal(m: re.Match[str], w: Wording) -> str | None:
 
 
 def _say_percent_first(m: re.Match[str], w: Wording) -> str | None:
-    return f"{w.word('percent')} {w.number(m.group(1))}"
+    last = f" {w.forms['range']} {w.number(m.group(2))}" if m.group(2) else ""
+    return f"{w.word('percent')} {w.number(m.group(1))}{last}"
 
 
 OTHERS: Mapping[str, tuple[Rule, ...]] = {
@@ -51,6 +52,6 @@ OTHERS: Mapping[str, tuple[Rule, ...]] = {
     "hi": (
         Rule("ordinal", "d", rf"(?<![\w.,])(\d{{1,3}})({_HI_ENDINGS})(?!\w)", _say_hindi_ordinal),
     ),
-    "tr": (Rule("percent_first", "s", rf"[%％] ?({NUMBER})(?!\d)", _say_percent_first),),
+    "tr": (Rule("percent_first", "s", rf"[%％] ?({NUMBER})(?: ?[–-] ?({NUMBER}))?(?!\d)", _say_percent_first),),
 }  # fmt: skip
 """By primary tag; before the amounts and numbers of every language."""

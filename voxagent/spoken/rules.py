@@ -71,6 +71,8 @@ _W = rf"(?:(?![{UNSPACED}])\w)"
 _FREE = rf"(?<![.,])(?<![^\W{UNSPACED}])"
 APART = rf"(?<![.,:/-])(?<![^\W{UNSPACED}])"
 """Before a number that is no part of anything longer."""
+IN_RANGE = rf"(?<![.,:/])(?<![^\W{UNSPACED}])"
+"""The same where a dash before it means "to"."""
 ENDED = rf"(?!{_W}|/|[.,:]\d)"
 """After one."""
 EMOJI = (
@@ -124,7 +126,7 @@ def _say_email(m: re.Match[str], w: Wording) -> str | None:
 
 
 _GROUPED = r"\d{1,3}(?:[,.'’ \u00a0\u202f\u2009]\d{3})+(?!\d)"
-NUMBER = rf"(?:{_GROUPED}(?:[.,]\d+)?|\d+(?:[.,]\d+)?)"
+NUMBER = rf"(?:{_GROUPED}(?:[.,]\d+)?|\d{{1,2}}(?:,\d{{2}})+,\d{{3}}(?!\d)|\d+(?:[.,]\d+)?)"
 _SCALE = {
     "k": 1,
     "K": 1,
@@ -278,9 +280,10 @@ def _say_sign(m: re.Match[str], w: Wording) -> str | None:
 
 def _say_dot_ordinal(m: re.Match[str], w: Wording) -> str | None:
     """ "3. Mai": an ordinal; German bends it after "am" and the like."""
-    if not w.lexicon.dot_ordinals or not text_before(m).strip():
-        return None
-    before = text_before(m).split()[-1].lower()
+    opens = not text_before(m).strip()
+    if not w.lexicon.dot_ordinals or (opens and not text_after(m).lstrip()[:1].islower()):
+        return None  # a list marker
+    before = (text_before(m).split() or [""])[-1].lower()
     bent = w.language == "de" and before in ("am", "dem", "den", "zum", "vom", "im", "bis", "ab")
     spoken = ordinal(int(m.group(1)), w.language)
     noun = re.match(r" (\w+)", text_after(m))
@@ -355,7 +358,7 @@ AMOUNTS: tuple[Rule, ...] = (
     Rule("unit", "d", rf"{_FREE}({NUMBER})[ \u00a0\u202f]?{_UNIT}(?!{_W}|/){_UNIT_STOP}", _say_unit),
     Rule("zeros", "d", rf"{_FREE}0\d+(?!{_W}|[.,]\d)", _say_digit_run),
     Rule("spaced_number", "d", rf"{APART}\d{{1,3}}(?: \d{{3}})+(?:,\d+)?(?!\d| \d|-)", _say_spaced_number),
-    Rule("number", "d", rf"(?<![/:])(?<!\w-)(?<!--){_FREE}{NUMBER}(?!{_W}|[/:]|[.,-]\d)", _say_number),
+    Rule("number", "d", rf"(?<![/:])(?<![^\W{UNSPACED}]-)(?<!--){_FREE}{NUMBER}(?!{_W}|[/:]|[.,-]\d)", _say_number),
     Rule("abbreviation", "a", _ABBREVIATION, _say_abbreviation),
     Rule("bare_percent", "s", r"(?<=\d)[%％]", _say_bare_percent),
     Rule("sign", "s", r"(?<=\s)[&+=×÷@](?=\s)", _say_sign),
