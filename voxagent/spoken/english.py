@@ -161,6 +161,8 @@ def _say_range(m: re.Match[str], w: Wording) -> str | None:
         or (last[0] == "0" and "." not in last)
     ):
         return None
+    if first == last and not m.group(3):
+        return f"{w.number(first)} {w.number(last)}"  # 50-50
     if "–" not in m.group() and len(last) - len(first) >= 2:
         return f"{digits(first)} dash {digits(last)}"  # 55-1021, an id
     if "–" not in m.group() and (len(first) > 4 or (len(first) == 3 and len(last) == 4)):

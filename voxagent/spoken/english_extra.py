@@ -15,6 +15,8 @@ _DAYS = {
     "thurs": "Thursday", "fri": "Friday", "sat": "Saturday", "sun": "Sunday",
 }  # fmt: skip
 _DAY = r"(?:Mon|Tues?|Wed|Thu(?:rs?)?|Fri|Sat|Sun)"
+_SPANS = {name: name for name in ("second", "minute", "hour", "day", "week", "month", "year", "person", "serving")}
+_SPANS |= {"mo": "month", "yr": "year", "wk": "week", "d": "day"}
 _SCALES = {"k": "thousand", "K": "thousand", "M": "million", "B": "billion", "bn": "billion", "mn": "million"}
 _DECADES = ("twenties", "thirties", "forties", "fifties", "sixties", "seventies", "eighties", "nineties")
 _FRACTION_WORDS = {"½": "half", "⅓": "a third", "⅔": "two thirds", "¼": "a quarter", "¾": "three quarters"}
@@ -73,7 +75,8 @@ def _say_by(m: re.Match[str], w: Wording) -> str | None:
 
 
 def _say_multiple(m: re.Match[str], w: Wording) -> str | None:
-    return f"{w.number(m.group(1))} times"
+    span = f" a {m.group(2)}" if m.group(2) else ""
+    return f"{w.number(m.group(1))} times{span}"
 
 
 def _say_scaled(m: re.Match[str], w: Wording) -> str | None:
@@ -117,7 +120,9 @@ def _say_grade(m: re.Match[str], w: Wording) -> str | None:
 
 def _say_per_unit(m: re.Match[str], w: Wording) -> str | None:
     """mg/dL, kg/m²: the second unit is one."""
-    first, second = w.units.get(m.group(2)), w.units.get(m.group(3))
+    first, second = w.units.get(m.group(2)), w.units.get(m.group(3)) or _SPANS.get(m.group(3))
+    if first is None and second is not None and len(m.group(2)) > 3:
+        return f"{w.number(m.group(1))} {m.group(2)} per {second}"
     if first is None or second is None or m.group(2) + "/" + m.group(3) in w.units:
         return None
     return f"{w.number(m.group(1))} {w.counted(first, m.group(1))} per {second.split('|')[0]}"
@@ -184,7 +189,7 @@ def _say_either(m: re.Match[str], w: Wording) -> str | None:
 _AFTER_MEASURE = "|".join(rf"(?<=\d{gap}[a-z]{{{n}}})" for gap in ("", " ") for n in (1, 2))
 _BY = rf"(?:(?<=[\d'’′\"”²])|{_AFTER_MEASURE}) ?[x×] ?(?=\d)"
 _HOURS_MINUTES = r"(?<![\w.])(\d{1,3}) ?h(?:rs?|ours?)?\.? ?(\d{1,2}) ?m(?:ins?)?\b\.?(?: ?(\d{1,2}) ?s(?:ecs?)?\b)?"
-_UNIT = r"([A-Za-zµμ]{1,5}[²³]?)"
+_UNIT = r"([A-Za-zµμ]{1,7}[²³]?)"
 _NOT_WORD = r"(?![\w/])"
 _MIXED_UNIT = rf"(?:(?<=[½⅓⅔¼¾⅛⅜⅝⅞])|(?<=\d [1-7]/[2348])) ?{_UNIT}{_NOT_WORD}(?:\.(?= [a-z]))?"
 
@@ -193,6 +198,10 @@ _HYPHEN_UNIT = r"(?<![\w.,-])(\d+(?:\.\d+)?)-([A-Za-z]{1,5})(?![\w-])(?:\.(?= [a
 _PRICED = (
     "bill|note|coupon|voucher|gift|card|fee|deposit|discount|credit|charge|fine|minimum|co-?pay|rebate|refund|tip|"
     "donation|surcharge"
+)
+
+_AGED = "|".join(
+    f"(?<={word}[ -])" for word in ("his", "her", "my", "their", "the", "your", "our", "early", "late", "mid")
 )
 
 EXTRA: tuple[Rule, ...] = (
@@ -210,10 +219,11 @@ EXTRA: tuple[Rule, ...] = (
     Rule("inches", "d", rf"(?<![\w.])({NUMBER})(?:\"|”|″)(?!\w)", _say_inches),
     Rule("inches_short", "d", rf"(?<![\w.,])({NUMBER}) in\.(?= [a-z])", _say_inches),
     Rule("by", "ws", _BY, _say_by),
-    Rule("multiple", "d", rf"(?<![\w.,])({NUMBER})[x×](?!\w| ?\d)", _say_multiple),
+    Rule("multiple", "d", rf"(?<![\w.,])({NUMBER})[x×](?:/(day|week|month))?(?!\w| ?\d)", _say_multiple),
     Rule("resolution", "d", r"(?<![\w.,])(\d{3,4})p\b", _say_resolution),
     Rule("scaled", "d", rf"(?<![\w.,$€£])(\d+\.\d+|{NUMBER}(?!B))(k|K|M|B|bn|mn)(?![\w/-])", _say_scaled),
     Rule("hours_minutes", "d", _HOURS_MINUTES, _say_hours_minutes),
+    Rule("age", "d", rf"(?:{_AGED})([2-9])0s\b", _say_decade),
     Rule("decade", "s", r"(?<!\w)['’]([2-9])0s\b", _say_decade),
     Rule("day_range", "a", rf"\b({_DAY})\.? ?[–-] ?({_DAY})\b\.?(?!\w)", _say_day_range),
     Rule("day", "a", rf"\b({_DAY})(?=,? (?:\d|(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)))", _say_day),
