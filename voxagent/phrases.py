@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 
 from voxagent.boundaries import Boundary, Grade, Scanner
 from voxagent.lexicon import lexicon, primary_tag
@@ -26,7 +28,7 @@ class Phrase:
     Attributes:
         text: As written.
         start: Offset of its first character in the turn's written text.
-        speakable: What to say, and the map between both; its written indices count from 0 at `start`.
+        said: What to say, or what tells it when somebody asks: `speakable`.
         reason: Why it was cut here: ``sentence``, ``clause``, ``line``, ``silent`` (the end of a block
             that is not spoken), ``stall``, ``runway``, ``cap``, ``flush``, ``end``.
         final: Nothing follows in this turn.
@@ -34,9 +36,16 @@ class Phrase:
 
     text: str
     start: int
-    speakable: Speakable
+    said: Speakable | Callable[[], Speakable] = field(compare=False, repr=False)
     reason: str
     final: bool = False
+
+    @property
+    def speakable(self) -> Speakable:
+        """What to say, and the map between both; its written indices count from 0 at `start`."""
+        if not isinstance(self.said, Speakable):
+            object.__setattr__(self, "said", self.said())
+        return self.said  # type: ignore[return-value]  # set above
 
     @property
     def end(self) -> int:
@@ -297,17 +306,17 @@ class PhraseSplitter:
         silent = 0
         if scanner.head_silent:
             silent = len(text) if scanner.silent_end is None else min(len(text), scanner.silent_end - start)
-        spoken = self._speakable(text, silent)
-        out.append(Phrase(text, start, spoken, reason, final))
-        self._spoke = self._spoke or bool(spoken.text)
+        out.append(Phrase(text, start, self._speakable(text, silent), reason, final))
+        if not self._spoke:
+            self._spoke = self._size(place) > 0 and any(map(str.isalnum, text))
         scanner.drop(place.at)
         self._start_ms = place.ms
         self._set_limits()
         if self._soft is not None and self._soft.at <= place.at:
             self._soft = self._runway_at_s = None
 
-    def _speakable(self, text: str, silent: int = 0) -> Speakable:
-        return speakable(text, self._language, silent=silent, reading=self._reading)
+    def _speakable(self, text: str, silent: int = 0) -> Callable[[], Speakable]:
+        return partial(speakable, text, self._language, silent=silent, reading=self._reading)
 
     def _set_limits(self) -> None:
         self._scanner.limit_ms = self._start_ms + self._max_ms

@@ -73,18 +73,20 @@ def costs(english: Sequence[str], chars: int) -> dict[str, Any]:
     The long turn has five times `chars`: a megabyte at the default.
     """
     prose = [text for text in english if _PROSE.fullmatch(text)]
-    names = ("cost_us_per_char", "cost_one_token_us_per_char", "linear", "peak_memory_kb")
+    names = ("split_us_per_char", "cost_us_per_char", "cost_one_token_us_per_char", "linear", "peak_memory_kb")
     if not prose:
         return dict.fromkeys(names) | {"cost_chars": 0, "cost_note": "the set has no English prose"}
     text = repeated(prose, 5 * chars)
     short, middle = text[: chars // 2], text[:chars]
     spend(short, TOKEN)  # Warm-up: fills tables, compiles patterns.
+    split = statistics.median(spend(middle, TOKEN, say=False) for _ in range(_PASSES))
     streamed = statistics.median(spend(middle, TOKEN) for _ in range(_PASSES))
     at_once = statistics.median(spend(middle, len(middle)) for _ in range(_PASSES))
     # A ratio of two runs: the least disturbed of each.
     of_short = min(spend(short, len(short)) for _ in range(_PASSES))
     of_long = min(spend(text, len(text)) for _ in range(2))
     return {
+        "split_us_per_char": round(1e6 * split / len(middle), 3),
         "cost_us_per_char": round(1e6 * streamed / len(middle), 3),
         "cost_one_token_us_per_char": round(1e6 * at_once / len(middle), 3),
         "linear": round((of_long / len(text)) / (of_short / len(short)), 3),
@@ -100,22 +102,22 @@ def repeated(texts: Sequence[str], chars: int) -> str:
     return (once * (chars // len(once) + 1))[:chars]
 
 
-def spend(text: str, size: int) -> float:
-    """Seconds of CPU to split and say a text that comes in tokens of `size` characters."""
+def spend(text: str, size: int, *, say: bool = True) -> float:
+    """Seconds of CPU to split a text that comes in tokens of `size` characters, and to put it into spoken form."""
     start_s = time.process_time()
-    _drain(text, size)
+    _drain(text, size, say=say)
     return time.process_time() - start_s
 
 
-def _drain(text: str, size: int, collect_every: int | None = None) -> None:
+def _drain(text: str, size: int, collect_every: int | None = None, *, say: bool = True) -> None:
     splitter = PhraseSplitter("en")
     for at in range(0, len(text), size):
         for phrase in splitter.push(text[at : at + size]):
-            _ = phrase.spoken
+            _ = phrase.spoken if say else phrase.text
         if collect_every is not None and at % collect_every == 0:
             gc.collect()
     for phrase in splitter.end():
-        _ = phrase.spoken
+        _ = phrase.spoken if say else phrase.text
 
 
 def peak_memory(text: str) -> int:
