@@ -57,6 +57,7 @@ class _Candidate:
 _SILENT_TAG = re.compile(r"<(think|thinking|thought|reasoning)\b[^>]*>$", re.IGNORECASE)
 _EMOTICON = re.compile(r"(?:^|\s)[:;]-?[)D]$")
 _LOOKAHEAD = 64  # characters after a mark within which it is judged; keeps the work linear
+_OPENING = 32  # characters that a conjunction and its subject take
 _LONG_TAG = 300
 _BLOCK = 400  # characters that may wait to be looked at
 _CLUSTER = frozenset((Kind.STOP, Kind.END, Kind.FULL_STOP, Kind.ELLIPSIS))
@@ -187,19 +188,18 @@ class Scanner:
     # The walk.
 
     @property
-    def room(self) -> int:
-        """Letters and spaces of ASCII that may come before a limit is near. Until then they are no news, unless
-        `may_open` says so."""
+    def room(self) -> tuple[int, int]:
+        """How many letters and spaces of ASCII may come before they are news: before a limit is near, and before a
+        clause can open in them (from there on `may_open` tells)."""
         waits = self._candidate is not None or self._bracket is not None or self._spans.tentative
         if waits or self._until or not self._plain:
-            return 0
-        return min((self.limit_ms - self.ms) // WEIGHTS_MS["a"], _BLOCK) - self.unseen
+            return 0, 0
+        room = min((self.limit_ms - self.ms) // WEIGHTS_MS["a"], _BLOCK)
+        return room, room if self._clause is None else (self.connective_ms - self.ms) // WEIGHTS_MS["a"]
 
     def may_open(self, words: str) -> bool:
         """Whether a clause may open in the words, if they came next."""
-        if self._clause is None or self.ms + (self.unseen + len(words)) * WEIGHTS_MS["a"] < self.connective_ms:
-            return False
-        return self._clause.search(self.text[-_LOOKAHEAD:] + words) is not None
+        return self._clause is not None and self._clause.search(self.text[-_OPENING:] + words) is not None
 
     def advance(self) -> Boundary | None:
         """Looks at characters until a boundary is certain; None when all text is seen."""

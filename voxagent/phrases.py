@@ -126,7 +126,7 @@ class PhraseSplitter:
         self._spoke = False
         self._soft: Boundary | None = None
         self._half = ""
-        self._room = 0  # characters of plain words that need not be looked at yet
+        self._room = self._quiet = 0  # plain words that need not be looked at yet; in which no clause can open either
         self._last_push_s = math.inf
         self._gap_s = 0.1
         self._stall_at_s: float | None = None  # by default a while after the last push
@@ -157,14 +157,14 @@ class PhraseSplitter:
         if not delta:
             return []
         out: list[Phrase] = []
-        scanner = self._scanner
         size = len(delta)
-        if size < self._room and delta.isascii() and (delta.isalpha() or self._plain_words(delta)):
-            scanner.text += delta  # words alone are no news: looked at with what follows
+        if size < self._room and delta.isascii() and (delta.isalpha() or self._plain_words(delta, size)):
+            self._scanner.text += delta  # words alone are no news: looked at with what follows
             self._room -= size
+            self._quiet -= size
         else:
             self._feed(self._whole(delta), out)
-            self._room = 0 if self._half else scanner.room
+            self._room, self._quiet = (0, 0) if self._half else self._scanner.room
         if now_s > self._last_push_s:
             self._gap_s += 0.2 * (min(now_s - self._last_push_s, 1.0) - self._gap_s)
         self._last_push_s = now_s
@@ -172,8 +172,8 @@ class PhraseSplitter:
         self._runway_at_s = now_s if self._soft is not None else None
         return out
 
-    def _plain_words(self, delta: str) -> bool:
-        return delta.replace(" ", "").isalpha() and not self._scanner.may_open(delta)
+    def _plain_words(self, delta: str, size: int) -> bool:
+        return delta.replace(" ", "").isalpha() and (size < self._quiet or not self._scanner.may_open(delta))
 
     def likely(self) -> Phrase | None:
         """The phrase that the pending text is about to become, if it ends in a mark that only awaits its judgement.
@@ -265,7 +265,7 @@ class PhraseSplitter:
             self._scanner.use(lexicon(tag))
 
     def _catch_up(self, out: list[Phrase]) -> None:
-        self._room = 0
+        self._room = self._quiet = 0
         while (boundary := self._scanner.advance()) is not None:
             self._consider(boundary, out)
 
