@@ -319,3 +319,32 @@ def test_a_huge_token_is_handled_in_bounded_memory(unit):
     found = splitter.push(text)
     assert len(splitter.pending) <= 4100
     assert "".join(p.text for p in found + splitter.end()) == text
+
+
+@pytest.mark.parametrize(
+    ("language", "marked"),
+    [
+        ("en", "That will be ready in about 15 min.| Is that OK with you?"),
+        ("en", "Alex said:| 'Do not wait for me today.'| So we left the house."),
+        ("en", "They will arrive at 4 p.m. EST.| Their room is ready now."),
+        ("en", "The manual is at| www.example.com/help if you need it."),
+        ("en", "Please write a mail to| claims@insure.example for that."),
+        ("en", "The grand museum| (free for all children) closes at five."),
+        ("en", "The museum (the old one)| closes at five."),
+        ("en", "That is no trouble,| but let me know if you need it later."),
+        ("en", "Balance today:| $1,204.77 in checking."),
+        ("de", "Das Büro von Hrn. Weidner ist am Schillerpl. 3.| Dort gibt es auch Parkplätze."),
+        ("ru", "Клиника находится на пр. Мира.| Вход со двора всегда открыт."),
+        ("hi", 'डॉ. शर्मा ने कहा,| "मैं कल आऊँगा।"| क्या समय बदलना है?'),
+        ("zh", "我帮您查了一下这趟航班| 因为天气原因要晚两个小时起飞".replace("| ", "|")),
+        ("ko", "라면 두 개하고 김밥 한 줄 주문하셨고| 배달은 삼십 분 정도 걸릴 것 같습니다"),
+        ("th", "สินค้าของคุณจัดส่งแล้วค่ะ| จะถึงวันที่ 5 มี.ค. นะคะ"),
+        ("hi", "पहले आप दूध और चीनी और इलायची को एक साथ अच्छी तरह मिला लीजिए।"),
+        ("en", "The guests had soup and salad and cheese and cake and coffee and tea."),
+    ],
+)
+def test_clauses_end_before_what_is_read_apart_and_nowhere_else(language, marked):
+    text = marked.replace("|", "")
+    cuts = [len(part) for part in marked.split("|")][:-1]
+    ends = [sum(cuts[: n + 1]) for n in range(len(cuts))]
+    assert [p.end for p in feed(text, language)][:-1] == ends

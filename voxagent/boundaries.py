@@ -432,6 +432,8 @@ class Scanner:
             self._toggle(index, ch, kind)
             closed = mark.closed or kind is not Kind.MARKUP
             found.mark = Mark(mark.kind, mark.text, mark.sign, closed, mark.line)
+        elif ch == "'" and mark.kind in _CLUSTER and not mark.closed:
+            found.mark = Mark(mark.kind, mark.text, mark.sign, True, mark.line)
         elif (joined := _join(mark, kind)) is not None:
             found.mark = Mark(joined, mark.text, mark.sign[:1] + ch, False, mark.line)
         elif kind is not Kind.EXTEND:

@@ -219,7 +219,8 @@ def _judge_abbreviation(mark: Mark, word: str, ahead: Next, lex: Lexicon) -> Ver
             return Verdict.HOLD
         return Verdict.REJECT if ahead.word.casefold() in lex.calendar else Verdict.SENTENCE
     if word in lex.either or word in lex.counted or word not in lex.titles:
-        if word in lex.titles and not _before_last(mark.text)[:1].isupper():
+        before = _before_last(mark.text)
+        if word in lex.titles and not (before[:1].isupper() or before[-1:].isdigit()):
             return Verdict.REJECT
         return _by_starter(ahead, lex)
     return Verdict.REJECT
