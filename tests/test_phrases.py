@@ -330,7 +330,7 @@ def test_a_huge_token_is_handled_in_bounded_memory(unit):
         ("en", "The manual is at| www.example.com/help if you need it."),
         ("en", "Please write a mail to| claims@insure.example for that."),
         ("en", "The grand museum| (free for all children) closes at five."),
-        ("en", "The museum (the old one)| closes at five."),
+        ("en", "The museum (the old) closes at five."),
         ("en", "That is no trouble,| but let me know if you need it later."),
         ("en", "Balance today:| $1,204.77 in checking."),
         ("de", "Das Büro von Hrn. Weidner ist am Schillerpl. 3.| Dort gibt es auch Parkplätze."),
