@@ -74,16 +74,11 @@ def _year(value: int, w: Wording) -> str:
 
 def _month(text: str, w: Wording) -> str | None:
     """The month's name as it stands in a date, from its number, its name or its abbreviation."""
-    calendar = w.calendar
-    names = calendar.get("months", "").split()
-    if text.isdecimal():
-        return names[int(text) - 1].replace("_", " ") if 1 <= int(text) <= len(names) else None
-    if text.lower() in (name.lower() for name in names):
-        return text
-    short = calendar.get("short_months", "").split()
-    folded = text.rstrip(".").lower()
-    matches = [names[index] for index, name in enumerate(short) if folded in name.lower().split("|")]
-    return matches[0] if matches else None
+    number = int(text) if text.isdecimal() else w.month_numbers.get(text.rstrip(".").lower(), 0)
+    if not 1 <= number <= len(w.months):
+        return None
+    name = w.months[number - 1].replace("_", " ")
+    return text if text.lower() == name.lower() else name
 
 
 def _say_numeric_date(m: re.Match[str], w: Wording) -> str | None:
@@ -107,6 +102,10 @@ def _say_day_dot(m: re.Match[str], w: Wording) -> str | None:
     if w.language not in ("de", "pl", "ru", "tr"):
         return None
     day, month = m.group(1), m.group(2)
+    words = text_before(m).split()
+    before = words[-1] if len(words) > 1 else ""
+    if before[:1].isupper() and before.lower().rstrip(".,") not in w.listed("date_cues"):
+        return None  # Android 14.2.
     stopped = m.group().endswith(".")
     if re.search(r"(?:\bo|godz\.) $", text_before(m)) or not ((len(month) == 2 and month[0] == "0") or stopped):
         return None

@@ -171,6 +171,11 @@ class Wording:
         self.currencies: Mapping[str, str] = speech.get("currencies", {})
         self.abbreviations: Mapping[str, str] = speech.get("abbreviations", {})
         self.calendar: Mapping[str, str] = speech.get("calendar", {})
+        self.months = self.calendar.get("months", "").split()
+        """As they stand in a date, January first."""
+        short = (name.split("|") for name in self.calendar.get("short_months", "").lower().split())
+        self.month_numbers = {name: index + 1 for index, names in enumerate(short) for name in names}
+        self.month_numbers |= {name.lower(): index + 1 for index, name in enumerate(self.months)}
         self.forms: Mapping[str, str] = speech.get("forms", {})
         self.fractions: Mapping[str, str] = speech.get("fractions", {})
         lex = self.lexicon
