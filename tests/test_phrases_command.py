@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from voxagent.cli import app
+from voxagent.phrases import PhraseSplitter
+from voxagent.phrases_command import _show, rehearse
 
 run = CliRunner()
 TEXT = "Sure, Dr. Kim. Your order ships on 3/14 for $42.50, and the courier will call you before. Anything else?"
@@ -37,6 +41,25 @@ def test_a_stall_releases_words_and_the_rest_follows():
     assert "".join(p["text"] for p in found["phrases"]) == text
 
 
+def test_a_stall_counts_when_the_text_comes_at_once_and_at_its_very_end():
+    at_once = as_json("--tokens-per-s", "0", "--stall", "60:30")
+    assert at_once["phrases"][-1]["released_s"] >= 30
+    assert at_once["underruns"] == 1
+    at_the_end = as_json("--stall", f"{len(TEXT)}:30")
+    assert (as_json()["phrases"][-1]["reason"], at_the_end["phrases"][-1]["reason"]) == ("end", "stall")
+
+
+def test_a_terminal_gets_lines_that_fit_and_no_word_is_lost_in_wrapping():
+    file = io.StringIO()
+    console = Console(file=file, width=80, force_terminal=True, color_system=None, soft_wrap=True, highlight=False)
+    _show(console, rehearse(TEXT, PhraseSplitter("en")))
+    lines = file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines == [line.rstrip() for line in lines]
+    for word in TEXT.split():
+        assert word in file.getvalue()
+
+
 def test_the_same_text_at_once_is_cut_the_same_when_nothing_runs_dry():
     slow, at_once = as_json("--tokens-per-s", "60"), as_json("--tokens-per-s", "0")
     assert [p["text"] for p in slow["phrases"]] == [p["text"] for p in at_once["phrases"]]
@@ -63,6 +86,9 @@ def test_the_picture_shows_the_cut_and_what_was_rewritten():
         (["gone.txt"], "", "there is no file gone.txt"),
         (["-"], "  \n", "the text is empty"),
         (["-", "--stall", "soon"], TEXT, "AT:SECONDS"),
+        (["-", "--stall", "9999:1"], TEXT, "only 104 characters"),
+        (["-", "--stall", "4:nan"], TEXT, "seconds above 0"),
+        (["-"], b"\xff\xfe", "standard input is not UTF-8"),
         (["-", "--code", "loud"], TEXT, "skip, announce, read"),
         (["-", "--first-s", "0"], TEXT, "positive"),
     ],
@@ -79,3 +105,9 @@ def test_a_file_that_is_no_text_is_refused(tmp_path):
     result = run.invoke(app, ["phrases", str(path)])
     assert result.exit_code == 2
     assert "not UTF-8" in result.stderr
+
+
+def test_a_folder_is_refused(tmp_path):
+    result = run.invoke(app, ["phrases", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "is a folder: give a text file" in result.stderr.replace("\n", "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Sequence
@@ -31,6 +32,8 @@ _COLOURS = {
     "flush": "blue",
     "end": "blue",
 }
+_MARGIN = 46  # columns before the text
+_LEAST_WIDTH = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,7 @@ def rehearse(
     Args:
         text: The whole text.
         splitter: A fresh one.
-        tokens_per_s: Speed of the LLM; 0 gives the text at once.
+        tokens_per_s: Speed of the LLM; 0 gives the text at once, but for its stalls.
         stalls: After how many characters the LLM pauses, and for how many seconds.
         first_audio_s: From a phrase's release to its first sound.
     """
@@ -119,13 +122,15 @@ def rehearse(
             note(splitter.poll(player.now_s, player.runway_s))
         player.now_s = max(player.now_s, until_s)
 
-    for token in [text] if tokens_per_s <= 0 else tokens(text):
+    for token in tokens(text) if tokens_per_s > 0 or stalls else [text]:
         while pauses and pauses[0][0] <= fed:
             due_s += pauses.pop(0)[1]
         wait(due_s)
         fed += len(token)
         note(splitter.push(token, player.now_s))
         due_s += 1 / tokens_per_s if tokens_per_s > 0 else 0
+    if pauses:
+        wait(due_s + sum(seconds for _, seconds in pauses))
     note(splitter.end(player.now_s))
     return Rehearsal(tuple(released), player.gaps, player.silent_s)
 
@@ -151,7 +156,7 @@ def phrases(
         words = None if pronunciations is None else PronunciationFile(pronunciations)
         reading = Reading(code, url, words)  # type: ignore[arg-type]  # checked there
         splitter = PhraseSplitter(language, first_s=first_s, reading=reading)
-        pauses = [_pause(value) for value in stall or []]
+        pauses = [_pause(value, len(text)) for value in stall or []]
         found = rehearse(text, splitter, tokens_per_s, pauses, first_audio_ms / 1000)
     except (ValueError, OSError) as error:
         console = Console(stderr=True, highlight=False)
@@ -168,21 +173,22 @@ def phrases(
 
 
 def _read(file: str) -> str:
-    if file == "-":
-        text = sys.stdin.read()
-    else:
-        try:
-            text = Path(file).read_text(encoding="utf-8")
-        except FileNotFoundError as error:
-            raise ValueError(f"there is no file {file}: give a text file, or - for standard input") from error
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{file} is not UTF-8 (byte {error.start}): convert it first") from error
+    try:
+        content = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        text = io.TextIOWrapper(io.BytesIO(content), "utf-8").read()
+    except FileNotFoundError as error:
+        raise ValueError(f"there is no file {file}: give a text file, or - for standard input") from error
+    except IsADirectoryError as error:
+        raise ValueError(f"{file} is a folder: give a text file, or - for standard input") from error
+    except UnicodeDecodeError as error:
+        name = "standard input" if file == "-" else file
+        raise ValueError(f"{name} is not UTF-8 (byte {error.start}): convert it first") from error
     if not text.strip():
         raise ValueError("the text is empty: give a file with text, or pipe some in")
     return text
 
 
-def _pause(value: str) -> tuple[int, float]:
+def _pause(value: str, size: int) -> tuple[int, float]:
     at, _, seconds = value.partition(":")
     try:
         pause = int(at), float(seconds)
@@ -190,6 +196,8 @@ def _pause(value: str) -> tuple[int, float]:
         raise ValueError(f"--stall takes AT:SECONDS, e.g. 40:1.5, not {value!r}") from None
     if pause[0] < 0 or not 0 < pause[1] < 3600:
         raise ValueError(f"--stall {value!r}: a place in the text, and seconds above 0")
+    if pause[0] > size:
+        raise ValueError(f"--stall {value!r}: the text has only {size} characters, name a place in it")
     return pause
 
 
@@ -199,18 +207,26 @@ def _show(console: Console, found: Rehearsal) -> None:
         head = Text(f"{one.at_s:7.2f} s  ", style="dim")
         head.append(f"{phrase.reason:<8}", style=colour)
         head.append(f" runway {one.runway_s:4.1f} s  says {speech_seconds(phrase.spoken):4.1f} s  ", style="dim")
-        head.append(_written(phrase))
-        head.append("‖", style=f"bold {colour}")
-        console.print(head)
+        console.print(head + _hanging(console, _written(phrase).append("‖", style=f"bold {colour}")))
         if not phrase.spoken:
-            console.print(Text(f"{'':46}silent", style="dim italic"))
+            console.print(Text(f"{'':{_MARGIN}}silent", style="dim italic"))
         elif phrase.spoken != phrase.text.strip():
-            console.print(Text(f"{'':46}").append(_said(phrase)))
+            console.print(Text(f"{'':{_MARGIN}}") + _hanging(console, _said(phrase)))
     figures = found.as_dict()
     first = figures["first_release_s"]
     lead = "nothing to say" if first is None else f"first phrase after {figures['first_release_chars']} characters, "
     lead += "" if first is None else f"{first:.2f} s"
     console.print(Text(f"{lead}; {found.gaps} gaps, {found.silent_s:.2f} s", style="dim"))
+
+
+def _hanging(console: Console, text: Text) -> Text:
+    """Wraps beside the margin on a terminal; a pipe gets whole lines."""
+    if not console.is_terminal:
+        return text
+    lines = text.wrap(console, max(console.width - _MARGIN, _LEAST_WIDTH))
+    for line in lines:
+        line.rstrip()
+    return Text(f"\n{'':{_MARGIN}}").join(lines)
 
 
 def _written(phrase: Phrase) -> Text:
