@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxagent.phrases import PhraseSplitter
+from voxagent.phrases import PhraseSplitter, speech_seconds
 from voxagent.stream import aiter_phrases, iter_phrases
 
 TEXT = "Good morning, this is the front desk. Your room is ready, and breakfast is from seven. Anything else?"
@@ -91,6 +91,21 @@ class TestAsync:
             out.append((phrase.text, phrase.reason))
             going_on.set()
         assert out == [("The next free appointment", "stall"), (" is on Tuesday at ten.", "end")]
+
+    def test_by_default_the_stall_waits_for_the_estimated_audio_to_run_low(self, virtual):
+        async def source():
+            yield "Good morning, this is the front desk. The next free appointment is on Tuesday with "
+            await asyncio.sleep(20)
+            yield "Doctor Miller at ten."
+
+        found = virtual(self.collect(source()))
+        assert [(text, reason) for text, reason, _ in found[2:]] == [
+            (" The next free appointment is on Tuesday", "stall"),
+            (" with Doctor Miller at ten.", "end"),
+        ]
+        said_s = sum(speech_seconds(text) for text, _, _ in found[:2])
+        assert found[2][2] == pytest.approx(0.1 + said_s - 0.5, abs=0.1)
+        assert found[3][2] == 20.0
 
     async def test_a_source_that_fails_loses_nothing_that_it_gave(self):
         async def source():

@@ -68,7 +68,7 @@ async def aiter_phrases(
         max_phrase_s: Longest phrase.
         reading: How text is read where tastes and engines differ.
         runway_s: Tells the seconds of audio that are not played yet. By default they are estimated: every phrase is
-            taken to be played as soon as it was yielded and the ones before it are over.
+            taken to sound a tenth of a second after its release, or when the ones before it are over.
 
     Raises:
         ValueError: A length is out of range.
