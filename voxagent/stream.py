@@ -58,7 +58,7 @@ async def aiter_phrases(
     max_phrase_s: float = MAX_PHRASE_S,
     reading: Reading = PLAIN,
     runway_s: Callable[[], float] | None = None,
-) -> AsyncIterator[Phrase]:
+) -> AsyncGenerator[Phrase]:
     """The same for a source that has to be waited for, with timers: a stalled source leaves no silence behind.
 
     Args:
@@ -86,6 +86,7 @@ async def aiter_phrases(
                 else:
                     released = splitter.push(token, player.now_s)
                 player.take(released)
+                player.released.clear()  # a turn may be long
                 for phrase in released:
                     yield phrase
         except Exception:
