@@ -1,24 +1,33 @@
-"""Our own gold set of European languages: what is right stays right. (Rules were mended with its strings in view.)"""
+"""Our own gold sets: what is right stays right. (Rules were mended with their strings in view.)
+
+They were written by others than the rules' author. The English one has more long sentences without marks, and answers
+that begin with one short word, than the European one: its first phrases come 5.3 characters above the earliest
+possible, those of the other 2.8.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from voxagent.benchmarks import phrase_set, phrases, spoken
 from voxagent.benchmarks.splitters import VoxagentSplitter
 
-GOLD = phrase_set.read([Path(__file__).parent / "gold"])
+FOLDER = Path(__file__).parent / "gold"
 
 
-def test_cuts_are_right_and_early_whatever_the_tokens():
-    scores = phrases.score(GOLD.phrases, VoxagentSplitter)
-    figures = phrases.tables(scores)
+@pytest.mark.parametrize(("name", "above"), [("european", 3.0), ("english", 5.5)])
+def test_cuts_are_right_and_early_whatever_the_tokens(name, above):
+    rows = phrase_set.read([FOLDER / f"phrases.{name}.jsonl"]).phrases
+    figures = phrases.tables(phrases.score(rows, VoxagentSplitter))
     assert figures["cuts_equal"]
     assert figures["all"]["wrong_rate"] <= 0.02
     assert figures["all"]["missed_long_rate"] <= 0.02
     assert max(table["wrong_rate"] for table in figures["by_lang"].values()) <= 0.05
-    assert figures["all"]["first_chars_token"] - figures["all"]["floor_chars_token"] <= 3
+    assert figures["all"]["first_chars_token"] - figures["all"]["floor_chars_token"] <= above
 
 
 def test_spoken_forms_are_right():
-    assert spoken.measure(GOLD.spoken)["spoken"]["other"] >= 0.95
+    rows = phrase_set.read([FOLDER / "spoken.european.jsonl"]).spoken
+    assert spoken.measure(rows)["spoken"]["other"] >= 0.95

@@ -18,5 +18,7 @@ ADDRESS_WORD = re.compile(
 )
 """Matches a word that is one."""
 
-ADDRESS_START = re.compile(r"[\"'“„«(]?(?:[a-z][a-z0-9+.-]{1,9}:/|www\.)$", re.IGNORECASE)
+ADDRESS_START = re.compile(
+    r"[\"'“„«(]?(?:[a-z][a-z0-9+.-]{1,9}:/|www\.|[\w-]{2,64}(?:\.[\w-]{2,64}){1,4}/)$", re.IGNORECASE
+)
 """Matches a word that has just begun to be one."""

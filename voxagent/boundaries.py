@@ -295,7 +295,9 @@ class Scanner:
                 return None
             found = self._resolve(self._candidate, index)
         also = self._take(index, ch, kind)
-        return also if found is None else found
+        if found is None or (also is not None and also.at == found.at and also.grade > found.grade):
+            return also
+        return found
 
     def _take(self, index: int, ch: str, kind: Kind) -> Boundary | None:
         if kind is Kind.NEWLINE:

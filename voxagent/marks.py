@@ -80,7 +80,9 @@ _EMOJI = (
 
 
 _BLANKS = "\t-\r\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-_LOUD = _BLANKS + "".join(map(re.escape, sorted(_FIXED))) + "".join(f"{chr(low)}-{chr(high)}" for low, high in _EMOJI)
+_LOUD = (
+    _BLANKS + "/" + "".join(map(re.escape, sorted(_FIXED))) + "".join(f"{chr(low)}-{chr(high)}" for low, high in _EMOJI)
+)
 LOUD = re.compile(f"[ {_LOUD}]")
 """Characters that may be more to the scanner than part of a word."""
 LOUDER = re.compile(f"[{_LOUD}]")

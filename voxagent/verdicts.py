@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from voxagent.lexicon import Lexicon
-from voxagent.marks import KINDS, WIDE_MARKS, Kind, has_case, is_emoji, is_hiragana, is_unspaced
+from voxagent.marks import KINDS, QUOTES, WIDE_MARKS, Kind, has_case, is_emoji, is_hiragana, is_unspaced
 
 
 class Verdict(Enum):
@@ -145,9 +145,8 @@ def _judge_end(mark: Mark, after: str, lex: Lexicon) -> Verdict:
 
 
 def _names_end(mark: Mark) -> bool:
-    """A capitalised word inside a sentence before "!" or "?" may be a name that owns the mark (Yahoo!)."""
-    word = _last_word(mark.text)
-    return word[:1].isupper() and bool(mark.text[: len(mark.text) - len(word)].strip())
+    """A capitalised word before "!" or "?" may be a name that owns the mark (Yahoo!)."""
+    return _last_word(mark.text)[:1].isupper()
 
 
 def _judge_full_stop(mark: Mark, after: str, lex: Lexicon) -> Verdict:
@@ -181,7 +180,7 @@ def _judge_stop(mark: Mark, after: str, lex: Lexicon) -> Verdict:
     ahead = look(after)
     if ahead is None:
         return Verdict.HOLD
-    if ahead.lower or not (ahead.word or ahead.char in "-•$€£¥₹—–[<|" or is_emoji(ahead.char)):
+    if ahead.lower or not (ahead.word or ahead.char in "-•$€£¥₹—–[<" or is_emoji(ahead.char)):
         return Verdict.REJECT
     if len(word) == 1 and word.islower() and _before_last(mark.text)[-1:].isdigit():
         return Verdict.SENTENCE  # a unit, "until 18 h."
@@ -242,7 +241,9 @@ def _before_last(text: str) -> str:
 def _judge_short(mark: Mark, word: str, ahead: Next, lex: Lexicon) -> Verdict:
     """The word before the stop is an initial, a number, or something with digits and signs."""
     if _INITIALS.fullmatch(word):
-        if len(word) == 1 and word.isupper() and _before_last(mark.text)[:1].islower():
+        before = _before_last(mark.text).casefold()
+        leans = before in lex.determiners or before in lex.coordinators
+        if len(word) == 1 and word.isupper() and _before_last(mark.text)[:1].islower() and not leans:
             return Verdict.SENTENCE
         return _by_starter(ahead, lex) if has_case(word[0]) else Verdict.REJECT
     if _NUMBER.fullmatch(word):
@@ -265,9 +266,24 @@ def _judge_comma(mark: Mark, after: str, lex: Lexicon) -> Verdict:
         return Verdict.HOLD
     if not ahead.word or ahead.char.isdigit():
         return Verdict.REJECT
+    if after.lstrip()[0] in QUOTES:
+        return Verdict.CLAUSE  # speech
+    if _names_place(mark.text) and not ahead.complete:
+        return Verdict.HOLD
+    if _names_place(mark.text) and ahead.word.casefold() not in lex.coordinators:
+        return Verdict.REJECT
     if ahead.upper and not lex.noun_capitals:
         return _judge_capital(ahead)
     return _judge_comma_word(mark, ahead, lex)
+
+
+_PLACE = re.compile(r"[^\W\d_][\w.]*, ([^\W\d_][\w.]*)$")
+
+
+def _names_place(text: str) -> bool:
+    """The text ends in a place and what it lies in ("Ann Arbor, Michigan"): the next comma belongs to them."""
+    found = _PLACE.search(text[-64:])
+    return found is not None and found.group()[:1].isupper() and found.group(1)[:1].isupper()
 
 
 def _judge_capital(ahead: Next) -> Verdict:
@@ -280,7 +296,7 @@ def _judge_capital(ahead: Next) -> Verdict:
 def _judge_comma_word(mark: Mark, ahead: Next, lex: Lexicon) -> Verdict:
     word = ahead.word.casefold()
     last = _last_word(mark.text)
-    strict = last.islower() and _before_last(mark.text).casefold() in lex.articles
+    strict = last.islower() and _before_last(mark.text).casefold() in lex.articles and not _counts(mark.text)
     tag_possible = word in lex.awaited
     if not ahead.complete and (strict or tag_possible):
         return Verdict.HOLD
@@ -292,6 +308,12 @@ def _judge_comma_word(mark: Mark, ahead: Next, lex: Lexicon) -> Verdict:
     if strict and not opens:
         return Verdict.REJECT
     return Verdict.CLAUSE
+
+
+def _counts(text: str) -> bool:
+    """The article stands after a number: "$90 a night"."""
+    words = text[-64:].split()
+    return len(words) > 2 and words[-3][-1:].isdigit()
 
 
 def _judge_colon(mark: Mark, after: str, lex: Lexicon) -> Verdict:
