@@ -57,7 +57,7 @@ class _Candidate:
 _SILENT_TAG = re.compile(r"<(think|thinking|thought|reasoning)\b[^>]*>$", re.IGNORECASE)
 _EMOTICON = re.compile(r"(?:^|\s)[:;]-?[)D]$")
 _LOOKAHEAD = 64  # characters after a mark within which it is judged; keeps the work linear
-_OPENING = 32  # characters that a conjunction and its subject take
+_OPENING = 48  # characters that the beginning of a clause takes
 _LONG_TAG = 300
 _BLOCK = 400  # characters that may wait to be looked at
 _CLUSTER = frozenset((Kind.STOP, Kind.END, Kind.FULL_STOP, Kind.ELLIPSIS))
@@ -199,7 +199,15 @@ class Scanner:
 
     def may_open(self, words: str) -> bool:
         """Whether a clause may open in the words, if they came next."""
-        return self._clause is not None and self._clause.search(self.text[-_OPENING:] + words) is not None
+        opener = self._opener
+        return opener is not None and opener.search(self.text[-_OPENING:] + words) is not None
+
+    @property
+    def _opener(self) -> re.Pattern[str] | None:
+        """What a clause begins with here: after "If ..." also what no list of words tells from an object."""
+        subordinate = self._lex.subordinate
+        hangs = subordinate is not None and subordinate.match(self.text) is not None
+        return self._lex.main_opener if hangs else self._clause
 
     def advance(self) -> Boundary | None:
         """Looks at characters until a boundary is certain; None when all text is seen."""
@@ -238,8 +246,8 @@ class Scanner:
         if end <= index:
             return None
         found, last = None, run.rfind(" ")
-        if ms >= self.connective_ms and self._clause is not None and (last >= 0 or not run.isascii()):
-            found, end, ms = self._conjoin(self._clause, index, end, ms)
+        if ms >= self.connective_ms and (last >= 0 or not run.isascii()) and (opener := self._opener) is not None:
+            found, end, ms = self._conjoin(opener, index, end, ms)
             run = text[index:end]
             last = run.rfind(" ")
         if not self._spans:

@@ -58,8 +58,8 @@ class Phrase:
         return self.speakable.text
 
 
-FIRST_S = 0.6
-"""Shortest first phrase, in seconds of speech."""
+FIRST_S = 0.5
+"""Shortest first phrase, in seconds of speech without the pause at its mark, which is 0.1 s or more."""
 MAX_PHRASE_S = 10.0
 """Longest phrase, in seconds of speech, where the model sets no limit."""
 
