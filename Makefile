@@ -27,6 +27,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]' 2>$(VENV)/pip.log \
 		|| { tail -n 20 $(VENV)/pip.log; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps voxcpm==2.0.3 2>$(VENV)/pip.log \
+		|| { tail -n 20 $(VENV)/pip.log; exit 1; }
 	@touch $(STAMP)
 
 clean:

@@ -568,7 +568,7 @@ class Babbler(FakeModel):
 
     answer: object = None
 
-    def step(self, slots):
+    def step(self, slots, ahead_s=()):
         return self.answer
 
 
@@ -602,7 +602,7 @@ async def test_a_call_that_raises_ends_every_turn_of_the_call_and_no_other_loses
     class Breaks(FakeModel):
         broken = False
 
-        def step(self, slots):
+        def step(self, slots, ahead_s=()):
             steps = super().step(slots)
             if len(slots) == 3 and not self.broken:
                 self.broken = True
@@ -702,7 +702,7 @@ async def test_the_runway_counts_the_rest_of_the_phrase_that_is_being_spoken():
 
 async def test_words_the_model_tells_late_reach_the_transcript():
     class Late(FakeModel):
-        def step(self, slots):
+        def step(self, slots, ahead_s=()):
             steps = super().step(slots)
             for slot, step in zip(slots, steps, strict=True):
                 slot.kept = getattr(slot, "kept", ()) + step.words

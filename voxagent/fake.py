@@ -139,7 +139,7 @@ class FakeModel:
         )
         return True
 
-    def step(self, slots: Sequence[FakeSlot]) -> list[Step | Exception]:
+    def step(self, slots: Sequence[FakeSlot], ahead_s: Sequence[float] = ()) -> list[Step | Exception]:
         """One chunk each; the latents are the positions themselves."""
         self._spend(slots[0], self.script.step_s)
         return [self._advance(slot) for slot in slots]

@@ -153,10 +153,12 @@ class LatentModel(Protocol[SlotT]):
         """
         ...
 
-    def step(self, slots: Sequence[SlotT]) -> Sequence[Step | Exception]:
+    def step(self, slots: Sequence[SlotT], ahead_s: Sequence[float]) -> Sequence[Step | Exception]:
         """Advances each slot by one latent chunk. A slot alone gives what it gives in any batch.
 
-        An exception in place of a step ends that session alone; one that is raised ends every session of the call.
+        `ahead_s` is the audio of each that has been made and not yet played, in seconds: a model may take more time
+        over a chunk while there is some. An exception in place of a step ends that session alone; one that is raised
+        ends every session of the call.
         """
         ...
 

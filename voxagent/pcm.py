@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import wave
 from pathlib import Path
 
@@ -13,6 +14,10 @@ Pcm = NDArray[np.float32]
 """Mono PCM, float32 in [-1, 1], shape (samples,)."""
 Pcm16 = NDArray[np.int16]
 """Mono PCM, int16, shape (samples,)."""
+
+
+_SILENCE = 10 ** (-62 / 20)
+_PREROLL_S = 0.002
 
 
 def to_int16(pcm: Pcm) -> Pcm16:
@@ -40,6 +45,40 @@ def write_wav(path: Path, pcm: Pcm16, sample_rate: int) -> None:
         file.setsampwidth(2)
         file.setframerate(sample_rate)
         file.writeframes(pcm.tobytes())
+
+
+def read_audio(path: Path, sample_rate: int, max_s: float = math.inf) -> Pcm:
+    """Reads a recording of any format and rate as mono at `sample_rate`; what comes after `max_s` is left out.
+
+    Raises:
+        ValueError: No such file, no audio in it, or damaged.
+    """
+    graph = av.AudioResampler("flt", "mono", sample_rate)
+    frames: list[av.AudioFrame] = []
+    samples = 0
+    try:
+        with av.open(str(path)) as container:
+            for frame in container.decode(audio=0):
+                frames.extend(graph.resample(frame))
+                samples = sum(each.samples for each in frames[-1:]) + samples
+                if samples >= max_s * sample_rate:
+                    break
+            frames.extend(graph.resample(None))
+    except FileNotFoundError:
+        raise ValueError(f"there is no recording {path}") from None
+    except (av.FFmpegError, IndexError, OSError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(f"{path} cannot be read as audio ({reason}): WAV, FLAC, Ogg, MP3 and others can") from error
+    return _join(frames)[: None if max_s == math.inf else round(max_s * sample_rate)]
+
+
+def silent_head(pcm: Pcm, sample_rate: int, level: float = 1.0) -> int:
+    """Samples before the first sound that nobody need wait for.
+
+    What lies below -62 dBFS before a phrase's first sound is silence; 2 ms of it stay, so that no onset is cut.
+    """
+    loud = np.flatnonzero(np.abs(pcm) > _SILENCE * level)
+    return max(0, int(loud[0]) - round(_PREROLL_S * sample_rate)) if len(loud) else len(pcm)
 
 
 class Resampler:

@@ -266,7 +266,9 @@ class Stepper:
             job.foreseen, job.likely = phrase, None
 
     def _step(self, jobs: Sequence[Job]) -> None:
-        stepped = self._together(jobs, lambda: self.model.step([job.slot for job in jobs]))
+        rate = self.model.spec.sample_rate
+        ahead_s = [(job.made_samples - job.played_samples) / rate for job in jobs]
+        stepped = self._together(jobs, lambda: self.model.step([job.slot for job in jobs], ahead_s))
         self.steps += 1
         sounding = [(job, step) for job, step in stepped if step.latents is not None]
         latents = [step.latents for _, step in sounding]

@@ -301,7 +301,7 @@ def _warm_up(model: LatentModel[Any], text: str) -> None:
             pass
         last = False
         while not last:
-            step = model.step([slot])[0]
+            step = model.step([slot], [0.0])[0]
             if isinstance(step, Exception):
                 raise step
             last = step.last

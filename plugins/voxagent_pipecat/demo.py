@@ -62,8 +62,8 @@ class _Watched:
     def spec(self) -> ModelSpec:
         return self._model.spec
 
-    def step(self, slots: Sequence[Any]) -> Sequence[Step | Exception]:
-        return self._model.step(slots)
+    def step(self, slots: Sequence[Any], ahead_s: Sequence[float] = ()) -> Sequence[Step | Exception]:
+        return self._model.step(slots, ahead_s)
 
     def decode(self, slots: Sequence[Any], latents: Sequence[Any]) -> Sequence[Pcm | Exception]:
         started_s = monotonic()

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from voxagent.errors import ModelError
 from voxagent.model import ModelSpec, Pcm, SpeechOptions, Step, Voice, WordTime
+from voxagent.pcm import silent_head
 from voxagent.phrases import Phrase
 from voxagent_piper.cache import cut_voice
 from voxagent_piper.espeak import EspeakG2P
@@ -37,10 +38,6 @@ _FLOW_FRAMES = 12 * CHUNK_FRAMES
 _TOKENS_AT_ONCE = 40
 _MAX_PHRASE_S = 7.0
 _KNEE = np.float32(0.9)
-# What lies below -62 dBFS before a phrase's first sound is silence; 2 ms of it stay, so that no onset is cut. Durations
-# alone leave up to 22 ms of it, which the listener would wait for.
-_SILENCE = 10 ** (-62 / 20)
-_PREROLL_S = 0.002
 _NOTHING: Pcm = np.zeros(0, np.float32)
 
 T = TypeVar("T")
@@ -208,7 +205,7 @@ class PiperModel:
         _unless_cancelled(slot, partial(self._lay_out, slot))
         return True
 
-    def step(self, slots: Sequence[PiperSlot]) -> list[Step]:
+    def step(self, slots: Sequence[PiperSlot], ahead_s: Sequence[float] = ()) -> list[Step]:
         """Latents of the next chunk of each slot."""
         return [_unless_cancelled(slot, partial(self._step, slot)) or Step(None, True) for slot in slots]
 
@@ -306,15 +303,9 @@ class PiperModel:
         if not opens:
             return Step(window, last, words)
         pcm = self._decode(slot, window)
-        silent = self._silent_head(pcm)
+        silent = silent_head(pcm, self._spec.sample_rate, float(self._gain))  # durations leave up to 22 ms of it
         slot.emitted -= silent
         return Step(_Opening(pcm[silent:]), last, tuple(_later(word, -silent) for word in words))
-
-    def _silent_head(self, pcm: Pcm) -> int:
-        """Samples before the first sound that nobody need wait for."""
-        loud = np.flatnonzero(np.abs(pcm) > _SILENCE * self._gain)
-        preroll = round(_PREROLL_S * self._spec.sample_rate)
-        return max(0, int(loud[0]) - preroll) if len(loud) else 0
 
     def _flow_to(self, slot: PiperSlot, piece: _Piece, needed: int) -> None:
         """Makes the latents known up to a frame: just what the first chunk needs, then in blocks."""
