@@ -9,13 +9,17 @@ _VOWELS = frozenset("AEIOUYÄÖÜÅÆØÉÈÊÀÂÁÍÓÚАЕЁИОУЫЭЮЯІ�
 _LONGEST_ACRONYM = 4
 
 
-def calm(text: str) -> str:
+def calm(text: str, written: str) -> str:
     """The text with shouted words in lower case.
 
     A word is an acronym when it is short and stands among words in lower case ("the USB port"), or has no vowel to be
     read by ("HTML"). In a shouted sentence only words without a vowel are.
+
+    Args:
+        text: What is to be spoken.
+        written: What it was made from: some words of a shouted sentence may be in lower case by now.
     """
-    words = _SHOUTED.findall(text)
+    words = _SHOUTED.findall(written)
     upper = [word for word in words if word.isupper()]
     shouting = len(upper) > 1 and 2 * len(upper) > len(words)
 

@@ -61,7 +61,7 @@ class VoxModel:
         self._tokens = Tokens(directory / "tokenizer.json")
         self._options = options
         self._limits = replace(Limits(), min_len=options.min_len, most_per_token=options.most_per_token)
-        self._revision = revision(directory)
+        self.revision = revision(directory)
         self._pools = self.network.pools(options.slots, options.positions)
         self._free = list(range(options.slots))[::-1]
         self._history_patches = round(options.history_s * config.patches_per_s)
@@ -106,7 +106,7 @@ class VoxModel:
                 f"there is no voice {source!r}: give a voice file or a recording, or add one by `voxagent voice add`"
             )
         if path.suffix == ".safetensors":
-            return read_voice(path, self.network, self._revision)
+            return read_voice(path, self.network, self.revision)
         return self.record_voice(path.stem, source, None, "")
 
     def record_voice(self, name: str, reference: str | None, prompt_wav: str | None, prompt_text: str) -> VoxVoice:
@@ -161,7 +161,7 @@ class VoxModel:
     def prefill(self, slot: Slot, phrase: Phrase) -> bool:
         """Takes the next piece of the phrase in; True when all of it is."""
         intake = slot.intake
-        if intake is None or slot.text != phrase.spoken:
+        if intake is None or intake.phrase != phrase:
             intake = slot.intake = self._begin(slot, phrase)
         count = min(self._options.piece, intake.size - intake.done)
         if count and not slot.cancelled:
@@ -172,31 +172,43 @@ class VoxModel:
         return True
 
     def _begin(self, slot: Slot, phrase: Phrase) -> Intake:
-        """Lays out what stands before the phrase's sound."""
-        voice, network = slot.voice, self.network
+        """Leaves the last phrase behind and lays out what stands before the sound of this one."""
+        voice = slot.voice
         slot.remember(self._history_patches if self._spec.continues else 0)
         # By place, not drawn on: a phrase that was foreseen and did not come leaves no trace.
         slot.random.manual_seed((slot.seed + 0x9E3779B97F4A7C15 * phrase.start) % (1 << 63))
-        slot.text, slot.noise, slot.hidden, slot.ending, slot.emitted = phrase.spoken, None, None, "", False
+        slot.text = calm(phrase.spoken, phrase.text).strip()
+        slot.noise, slot.hidden, slot.ending, slot.emitted = None, None, "", False
         slot.position = voice.past.positions if voice.past is not None else 0
-        own = self._tokens.encode(calm(phrase.spoken).strip())
-        guard = Guard(len(own), network.config.patches_per_s, self._limits)
-        slot.guard = guard if own else None
-        nothing = slot.latest.new_zeros(0, *slot.latest.shape)
-        if not own:
-            return Intake([], nothing)
-        texts = [voice.prompt_text, *(calm(spoken.text) for spoken in slot.history), calm(phrase.spoken)]
-        parts = [*([] if voice.prompt is None else [voice.prompt]), *(spoken.patches for spoken in slot.history)]
-        patches = torch.cat([nothing, *(part.to(slot.latest) for part in parts)])
-        slot.latest = patches[-1] if len(patches) else torch.zeros_like(slot.latest)
-        ids = [*self._tokens.encode(joined(texts)), AUDIO_START]
-        room = self._options.positions - slot.position - len(ids) - len(patches)
-        if room < guard.cap:
+        tokens = len(self._tokens.encode(slot.text))
+        guard = Guard(tokens, self.network.config.patches_per_s, self._limits)
+        slot.guard = guard if tokens else None
+        if not tokens:
+            return Intake(phrase, [], slot.latest[None][:0])
+        intake = self._lay_out(slot, phrase)
+        while slot.history and self._room(slot, intake) < guard.cap:
+            slot.history.popleft()
+            intake = self._lay_out(slot, phrase)
+        if (room := self._room(slot, intake)) < guard.cap:
             raise ValueError(
-                f"a phrase of {len(own)} tokens needs {guard.cap - room} more positions than the "
+                f"a phrase of {tokens} tokens needs {guard.cap - room} more positions than the "
                 f"{self._options.positions} of a session: cut it into phrases, or raise the option positions"
             )
-        return Intake(ids, patches)
+        slot.latest = intake.patches[-1] if len(intake.patches) else torch.zeros_like(slot.latest)
+        return intake
+
+    def _lay_out(self, slot: Slot, phrase: Phrase) -> Intake:
+        """Prompt, history and phrase: all texts, then all sound."""
+        texts = [slot.voice.prompt_text, *(spoken.text for spoken in slot.history), slot.text]
+        parts = [spoken.patches for spoken in slot.history]
+        if slot.voice.prompt is not None:
+            parts.insert(0, slot.voice.prompt)
+        patches = torch.cat([slot.latest[None][:0], *(part.to(slot.latest) for part in parts)])
+        return Intake(phrase, [*self._tokens.encode(joined(texts)), AUDIO_START], patches)
+
+    def _room(self, slot: Slot, intake: Intake) -> int:
+        """Patches that the slot has room for once the phrase is taken in."""
+        return self._options.positions - slot.position - intake.size
 
     def _take_in(self, slot: Slot, intake: Intake, count: int) -> Hidden:
         start, end, text = intake.done, intake.done + count, len(intake.ids)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from voxagent.phrases import Phrase
 from voxagent_voxcpm.audio_vae import State
 from voxagent_voxcpm.guards import Guard
 from voxagent_voxcpm.network import Hidden
@@ -32,11 +33,13 @@ class Intake:
     """A phrase on its way in: token ids, then patches.
 
     Attributes:
+        phrase: Which.
         ids: Of the text and the mark after it.
         patches: Prompt and history, (count, frames, feat dim).
         done: Positions taken in.
     """
 
+    phrase: Phrase
     ids: list[int]
     patches: Tensor
     done: int = 0
