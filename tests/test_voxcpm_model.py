@@ -18,7 +18,7 @@ from voxagent.phrases import Phrase
 from voxagent.speakable import speakable
 from voxagent_voxcpm.casing import calm
 from voxagent_voxcpm.guards import Guard, Limits
-from voxagent_voxcpm.model import VoxModel, create
+from voxagent_voxcpm.model import create
 from voxagent_voxcpm.options import parse_options
 from voxagent_voxcpm.slots import joined
 from voxagent_voxcpm.voice import save_voice
@@ -34,7 +34,7 @@ def directory(tmp_path_factory):
 
 
 def load(directory, **options):
-    return VoxModel(directory, parse_options({"dtype": "float32", "steps": 4, **options}))
+    return create(str(directory), {"dtype": "float32", "steps": 4, **options})
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +205,7 @@ class TestSessions:
                 raise torch.OutOfMemoryError("out of memory")
             return velocity(x, mu, time, context)
 
-        guilty = model.network.guidance(slots[1].hidden)[0]
+        guilty = model.network.guidance(slots[1].session.hidden)[0]
         monkeypatch.setattr(model.network.dit, "velocity", cramped)
         first, second, third = model.step(slots)
         assert isinstance(second, MemoryError)
@@ -237,7 +237,7 @@ class TestTurns:
         slot = model.open(model.load_voice(None), SpeechOptions(), 4)
         speak(model, slot, phrase(text))
         model.prefill(slot, phrase(OTHER, start=40))
-        taken = slot.position
+        taken = slot.session.position
         model.close(slot)
         return taken
 
@@ -269,9 +269,9 @@ class TestTurns:
     def test_the_decoder_runs_through_the_turn(self, model, voice):
         slot = model.open(voice, SpeechOptions(), 4)
         speak(model, slot, phrase(TEXT))
-        before = slot.decoder
+        before = slot.session.decoder
         take_in(model, slot, phrase(OTHER, start=40))
-        assert slot.decoder is before
+        assert slot.session.decoder is before
         assert any(float(layer.abs().max()) > 0 for layer in before)
         model.close(slot)
 
@@ -329,7 +329,7 @@ class TestGuards:
         slots = [model.open(voice, SpeechOptions(), seed) for seed in range(2)]
         for slot in slots:
             take_in(model, slot, phrase(TEXT))
-        slots[0].noise = torch.full((4, 64), float("nan"))
+        slots[0].session.noise = torch.full((4, 64), float("nan"))
         bad, good = model.step(slots)
         assert isinstance(bad, ValueError)
         assert good.latents is not None
@@ -339,8 +339,8 @@ class TestVoices:
     def test_a_reference_changes_the_voice_and_costs_its_intake_once(self, directory, tmp_path, monkeypatch):
         model = load(directory)
         voice = model.load_voice(write_wav(tmp_path / "a.wav", 2.0))
-        assert voice.past is not None
-        assert voice.past.positions == len(voice.reference) + 2 == 15
+        assert voice.prefix is not None
+        assert voice.prefix.positions == len(voice.reference) + 2 == 15
         taken = []
         advance = model.network.advance
         monkeypatch.setattr(model.network, "advance", lambda x, *rest: taken.append(len(x)) or advance(x, *rest))
@@ -366,11 +366,11 @@ class TestVoices:
             prompt_text="So it is.",
         )
         voice = model.load_voice(None)
-        assert voice.past is None
+        assert voice.prefix is None
         slot = model.open(voice, SpeechOptions(), 1)
-        assert slot.decoder is voice.primed
+        assert slot.session.decoder is voice.primed
         take_in(model, slot, phrase(TEXT))
-        assert torch.equal(slot.latest, voice.prompt[-1])
+        assert torch.equal(slot.session.latest, voice.prompt[-1])
 
     def test_a_release_without_reference_mode_says_what_it_needs(self, tmp_path):
         model = load(make_checkpoint(tmp_path / "c", "0.5b"))

@@ -1,4 +1,4 @@
-"""All the state of one session, and what a phrase is made of before the model takes it in. Calls no model."""
+"""What a session says: its phrases, what it goes on from, and who watches. Calls no model."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ import torch
 from torch import Tensor
 
 from voxagent.phrases import Phrase
-from voxagent_voxcpm.audio_vae import State
 from voxagent_voxcpm.guards import Guard
-from voxagent_voxcpm.network import Hidden
-from voxagent_voxcpm.voice import VoxVoice
+from voxagent_voxcpm.sessions import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,24 +47,23 @@ class Intake:
         """Positions in all."""
         return len(self.ids) + len(self.patches)
 
+    def next(self, most: int) -> tuple[list[int], Tensor]:
+        """The next positions, at most so many."""
+        start, end, text = self.done, min(self.done + most, self.size), len(self.ids)
+        self.done = end
+        return self.ids[start:end], self.patches[max(0, start - text) : max(0, end - text)]
+
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """One session.
+    """One session of the engine.
 
     Attributes:
-        row: Of the pools.
-        voice: Whose reference stands at the row's start.
+        session: What the step loop knows.
         seed: Of the turn.
-        cancelled: Set from any thread.
-        position: Positions of the row in use.
-        decoder: State of the audio decoder, through the whole turn.
         history: What the turn has said, oldest first.
         text: Of the current phrase.
         intake: The current phrase, while it is taken in.
-        hidden: What the LMs say about the next patch; None while `latest` has not been taken in.
-        latest: The last patch, (frames, feat dim); zeros before the first.
-        noise: Where the next patch starts.
         patches: Of the current phrase.
         guard: Watches the current phrase; None when it has no sound.
         ending: Why the phrase has to end, learnt while decoding.
@@ -74,32 +71,21 @@ class Slot:
         emitted: Samples of the current phrase were given out.
     """
 
-    row: int
-    voice: VoxVoice
+    session: Session
     seed: int
-    decoder: State
-    latest: Tensor
-    cancelled: bool = False
-    position: int = 0
     history: deque[Spoken] = field(default_factory=deque)
     text: str = ""
     intake: Intake | None = None
-    hidden: Hidden | None = None
-    noise: Tensor | None = None
-    random: torch.Generator = field(default_factory=torch.Generator)
     patches: list[Tensor] = field(default_factory=list)
     guard: Guard | None = None
     ending: str = ""
     made: int = 0
     emitted: bool = False
 
-    def draw(self, frames: int, feat_dim: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """The noise of the next patch, (frames, feat dim). Drawn once, however often the step is tried."""
-        if self.noise is None:
-            # On the CPU, feature by feature: the same for every device, and as upstream draws it.
-            drawn = torch.randn((feat_dim, frames), generator=self.random, dtype=torch.float32)
-            self.noise = drawn.T.to(device, dtype).contiguous()
-        return self.noise
+    @property
+    def speaks(self) -> bool:
+        """Whether the current phrase has more sound."""
+        return self.guard is not None and not self.ending and not self.session.cancelled
 
     def remember(self, most_patches: int) -> None:
         """Puts the current phrase into the history and forgets what no longer fits."""

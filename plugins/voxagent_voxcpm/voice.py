@@ -29,7 +29,7 @@ _FORMAT = "voxagent-voxcpm-voice-1"
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class Prefix:
     """Keys and values of a reference, of both LMs, and how many positions they are."""
 
     lm: tuple[Tensor, Tensor]
@@ -47,7 +47,7 @@ class VoxVoice:
         reference: Patches (count, frames, feat dim), or None.
         prompt: Patches that follow the text, or None.
         prompt_text: What is said in them.
-        past: The reference taken in, if there is one.
+        prefix: The reference taken in, if there is one.
         primed: The audio decoder after the prompt.
     """
 
@@ -56,7 +56,7 @@ class VoxVoice:
     reference: Tensor | None
     prompt: Tensor | None
     prompt_text: str
-    past: Past | None
+    prefix: Prefix | None
     primed: State
 
 
@@ -80,15 +80,15 @@ def make_voice(
     if prompt is not None and not prompt_text.strip():
         raise ValueError("a prompt needs the text that is said in it: give --prompt-text")
     with torch.inference_mode():
-        past = None if reference is None else _take_in(network, reference)
+        prefix = None if reference is None else _take_in(network, reference)
         state = network.decoder.fresh()
         if prompt is not None:
             frames = prompt.float().flatten(0, 1)[-_PRIMING_FRAMES:].T.unsqueeze(0)
             _, (state,) = network.decoder.decode(frames.contiguous(), [state])
-    return VoxVoice(name, None, reference, prompt, prompt_text.strip(), past, state)
+    return VoxVoice(name, None, reference, prompt, prompt_text.strip(), prefix, state)
 
 
-def _take_in(network: Network, reference: Tensor) -> Past:
+def _take_in(network: Network, reference: Tensor) -> Prefix:
     """Runs both LMs over the reference, in a pool of its own: other sessions go on meanwhile."""
     count = len(reference) + 2
     pools = network.pools(1, count)
@@ -100,7 +100,7 @@ def _take_in(network: Network, reference: Tensor) -> Past:
     for start in range(0, count, _PIECE):
         end = min(start + _PIECE, count)
         network.advance(embedded[start:end], audio[start:end], [Span(0, start, end - start)], pools)
-    return Past(pools.lm.read(0, count), pools.residual.read(0, count), count)
+    return Prefix(pools.lm.read(0, count), pools.residual.read(0, count), count)
 
 
 def encode_recording(network: Network, audio: Tensor, rate: int, name: str, *, pad_left: bool = False) -> Tensor:

@@ -1,0 +1,188 @@
+"""The step loop: sessions of any age that are taken in, advanced, solved and decoded together.
+
+Tensors only, no text: this is all that a measurement on another machine needs. One thread calls it. The order of a
+step is what makes the first audio early: solve, then out; the LMs take a patch in at the start of the step after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from voxagent_voxcpm.audio_vae import State
+from voxagent_voxcpm.kv import Span
+from voxagent_voxcpm.network import Hidden, Network, Pools
+from voxagent_voxcpm.solver import Task, solve
+from voxagent_voxcpm.voice import VoxVoice
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """All the state of one session.
+
+    Attributes:
+        row: Of the pools; -1 once it is closed.
+        voice: Whose reference stands at the row's start.
+        decoder: State of the audio decoder, through the whole turn.
+        latest: The last patch, (frames, feat dim); zeros before the first.
+        cancelled: Set from any thread.
+        position: Positions of the row in use.
+        hidden: What the LMs say about the next patch; None while `latest` has not been taken in.
+        noise: Where the next patch starts; drawn once, however often the step is tried.
+        random: Draws it.
+    """
+
+    row: int
+    voice: VoxVoice
+    decoder: State
+    latest: Tensor
+    cancelled: bool = False
+    position: int = 0
+    hidden: Hidden | None = None
+    noise: Tensor | None = None
+    random: torch.Generator = field(default_factory=torch.Generator)
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """What a step gave a session.
+
+    Attributes:
+        latents: (frames, feat dim).
+        stop: The stop head says that this is the last.
+    """
+
+    latents: Tensor
+    stop: bool
+
+
+class Sessions:
+    """Every session over one network.
+
+    Args:
+        network: The weights.
+        rows: Sessions at once.
+        positions: Room of each.
+    """
+
+    def __init__(self, network: Network, rows: int, positions: int) -> None:
+        self.network = network
+        self.positions = positions
+        self.pools: Pools = network.pools(rows, positions)
+        self._free = list(range(rows))[::-1]
+
+    @property
+    def free(self) -> int:
+        """Rows that nobody has."""
+        return len(self._free)
+
+    def open(self, voice: VoxVoice) -> Session:
+        """Takes a row and puts the voice's reference at its start. There must be a free one."""
+        row = self._free.pop()
+        if voice.prefix is not None:
+            self.pools.lm.write(row, voice.prefix.lm)
+            self.pools.residual.write(row, voice.prefix.residual)
+        return Session(row, voice, voice.primed, self.nothing)
+
+    def close(self, session: Session) -> None:
+        """Gives the row back; the next owner overwrites what lies in it."""
+        session.cancelled = True
+        if session.row >= 0:
+            self._free.append(session.row)
+            session.row = -1
+
+    @property
+    def nothing(self) -> Tensor:
+        """The patch before the first: zeros (frames, feat dim)."""
+        config = self.network.config
+        return torch.zeros(config.patch, config.feat_dim, device=self.network.device, dtype=self.network.dtype)
+
+    def restart(self, session: Session, latest: Tensor, seed: int) -> None:
+        """Goes back to the end of the reference, for another phrase.
+
+        Args:
+            session: Whose.
+            latest: The patch that the phrase goes on from; `nothing` for none.
+            seed: Of its noise.
+        """
+        prefix = session.voice.prefix
+        session.position = prefix.positions if prefix is not None else 0
+        session.latest, session.hidden, session.noise = latest, None, None
+        session.random.manual_seed(seed % (1 << 63))
+
+    def take_in(self, session: Session, ids: Sequence[int], patches: Tensor) -> None:
+        """Takes the next positions in: tokens, then patches (count, frames, feat dim)."""
+        network = self.network
+        parts = [network.embed_tokens(ids)] if ids else []
+        if len(patches):
+            parts.append(network.embed_patches(patches))
+        count = len(ids) + len(patches)
+        audio = torch.arange(count, device=network.device) >= len(ids)
+        session.hidden = network.advance(
+            torch.cat(parts), audio, [Span(session.row, session.position, count)], self.pools
+        )
+        session.position += count
+
+    def step(self, sessions: Sequence[Session], steps: Sequence[int], cfg: float) -> list[Patch | None]:
+        """The next patch of each session; None for one that was cancelled.
+
+        Args:
+            sessions: Each has been taken in.
+            steps: Solver steps of each.
+            cfg: Guidance.
+        """
+        if not sessions:
+            return []
+        network = self.network
+        self._advance([session for session in sessions if session.hidden is None])
+        hidden = [session.hidden for session in sessions if session.hidden is not None]
+        together = Hidden(torch.cat([each.lm for each in hidden]), torch.cat([each.residual for each in hidden]))
+        guidance, stops = network.guidance(together), network.stops(together)
+        tasks = [
+            Task(self._noise(session), mu, session.latest, count, cfg, partial(_is_cancelled, session))
+            for session, mu, count in zip(sessions, guidance, steps, strict=True)
+        ]
+        solved = solve(network.dit, tasks)
+        out: list[Patch | None] = []
+        for session, latents, stop in zip(sessions, solved, stops.tolist(), strict=True):
+            if latents is not None:
+                session.latest, session.noise, session.hidden = latents, None, None
+            out.append(None if latents is None else Patch(latents, stop))
+        return out
+
+    def _advance(self, sessions: Sequence[Session]) -> None:
+        """Both LMs take each session's latest patch in."""
+        if not sessions:
+            return
+        network = self.network
+        embedded = network.embed_patches(torch.stack([session.latest for session in sessions]))
+        audio = torch.ones(len(sessions), dtype=torch.bool, device=network.device)
+        spans = [Span(session.row, session.position, 1) for session in sessions]
+        hidden = network.advance(embedded, audio, spans, self.pools)
+        for index, session in enumerate(sessions):
+            session.hidden = Hidden(hidden.lm[index : index + 1], hidden.residual[index : index + 1])
+            session.position += 1
+
+    def _noise(self, session: Session) -> Tensor:
+        if session.noise is None:
+            # On the CPU, feature by feature: the same for every device, and as upstream draws it.
+            config = self.network.config
+            drawn = torch.randn((config.feat_dim, config.patch), generator=session.random, dtype=torch.float32)
+            session.noise = drawn.T.to(self.network.device, self.network.dtype).contiguous()
+        return session.noise
+
+    def decode(self, sessions: Sequence[Session], patches: Sequence[Tensor]) -> Tensor:
+        """Audio (sessions, samples) of the next patch of each, with its own decoder state."""
+        frames = torch.stack(list(patches)).float().transpose(1, 2).contiguous()
+        audio, states = self.network.decoder.decode(frames, [session.decoder for session in sessions])
+        for session, state in zip(sessions, states, strict=True):
+            session.decoder = state
+        return audio
+
+
+def _is_cancelled(session: Session) -> bool:
+    return session.cancelled
