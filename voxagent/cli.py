@@ -96,6 +96,13 @@ def say_command(
     code: CodePolicy = "skip",
     url: UrlPolicy = "short",
     pronunciations: Dictionary = None,
+    reference: Annotated[str | None, typer.Option(help="Recording of the voice (VoxCPM2).", metavar="WAV")] = None,
+    prompt_wav: Annotated[str | None, typer.Option(help="Recording to go on from (VoxCPM).", metavar="WAV")] = None,
+    prompt_text: Annotated[str | None, typer.Option(help="What is said in --prompt-wav.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Solver steps a chunk (VoxCPM).")] = None,
+    first_steps: Annotated[int | None, typer.Option(help="Of the first chunks (VoxCPM).")] = None,
+    cfg: Annotated[float | None, typer.Option(help="Guidance (VoxCPM).")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps (VoxCPM).")] = None,
     option: Annotated[list[str] | None, typer.Option(help="Option of the model, name=value; repeatable.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -115,7 +122,12 @@ def say_command(
         player = Player.find() if play else None
         if out is not None:
             _check_folder(out)
-        said = asyncio.run(_say(console, model, option_pairs(option or []), saying))
+        named = {
+            "reference": reference, "prompt_wav": prompt_wav, "prompt_text": prompt_text, "steps": steps,
+            "first_steps": first_steps, "cfg": cfg, "device": device,
+        }  # fmt: skip
+        options = {name: value for name, value in named.items() if value is not None} | option_pairs(option or [])
+        said = asyncio.run(_say(console, model, options, saying))
         if out is not None:
             write_wav(out, to_int16(said.pcm), said.sample_rate)
         if player is not None:
@@ -213,7 +225,11 @@ def _add_plugin_commands() -> None:
     for group, parent in (("voxagent.commands", app), ("voxagent.benchmarks", bench)):
         for point in entry_points(group=group):
             try:
-                parent.command(point.name)(point.load())
+                loaded = point.load()
+                if isinstance(loaded, typer.Typer):
+                    parent.add_typer(loaded, name=point.name)
+                else:
+                    parent.command(point.name)(loaded)
             except ImportError as error:
                 parent.command(point.name)(_missing(point.name, error))
 

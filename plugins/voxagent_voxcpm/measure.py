@@ -141,7 +141,7 @@ def cancels(sessions: Sessions, voice: VoxVoice, extent: Extent) -> dict[str, An
         for turn in range(extent.rounds):
             (session,) = start(sessions, voice, 1, extent)
             trap = _Trap(session, 0.01 * (turn + 1))
-            dit.velocity = partial(trap.count, velocity)  # type: ignore[assignment,method-assign]  # put back below
+            dit.velocity = partial(trap.count, velocity)  # type: ignore[method-assign]  # put back below
             with torch.inference_mode():
                 while not session.cancelled:
                     sessions.step([session], [extent.steps], 2.0)

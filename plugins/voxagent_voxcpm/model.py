@@ -19,6 +19,7 @@ from voxagent.errors import EngineFull
 from voxagent.model import ModelSpec, Pcm, SpeechOptions, Step, Voice
 from voxagent.pcm import read_audio, silent_head
 from voxagent.phrases import Phrase
+from voxagent.speakable import Speakable
 from voxagent_voxcpm.casing import calm
 from voxagent_voxcpm.config import read_config
 from voxagent_voxcpm.guards import Guard, Limits
@@ -27,12 +28,17 @@ from voxagent_voxcpm.network import AUDIO_START, Network, load_network
 from voxagent_voxcpm.options import VoxOptions, choose_device, choose_dtype, parse_options
 from voxagent_voxcpm.sessions import Patch, Sessions
 from voxagent_voxcpm.slots import Intake, Slot, joined
+from voxagent_voxcpm.stored import voice_path
 from voxagent_voxcpm.tokens import Tokens
 from voxagent_voxcpm.voice import MAX_SECONDS, VoxVoice, encode_recording, make_voice, read_voice, revision
 
 _HURRY_PATCHES = 2  # of a turn: the listener waits for them
 _SHORT_S, _PLENTY_S = 0.2, 1.0
 _PHRASE_S = 8.0
+_DESIGN_TEXT = (
+    "Hello, it is good to hear from you. Let me have a look at that, it will only take a moment, and then I can tell "
+    "you what we have found and what comes next."
+)
 _GOLDEN = 0x9E3779B97F4A7C15  # spreads the phrases of a turn over all seeds
 _NOTHING: Pcm = np.zeros(0, np.float32)
 
@@ -96,13 +102,15 @@ class VoxModel:
         """Loads a voice.
 
         Args:
-            source: A file of `voxagent voice add`, or a recording of 0.5 to 60 s in any format that FFmpeg reads; None
-                is the voice of the options, or none at all: each turn then sounds as the seed has it.
+            source: A voice that was added, by name or file, or a recording of 0.5 to 60 s in any format that FFmpeg
+                reads; None is the voice of the options, or none at all: each turn then sounds as the seed has it.
         """
         options = self._options
         if source is None:
             return self.record_voice("voxcpm", options.reference, options.prompt_wav, options.prompt_text)
         path = Path(source)
+        if not path.is_file() and "/" not in source:
+            path = voice_path(source)
         if not path.is_file():
             raise ValueError(
                 f"there is no voice {source!r}: give a voice file or a recording, or add one by `voxagent voice add`"
@@ -122,6 +130,39 @@ class VoxModel:
             prompt=None if prompt_wav is None else self._encode(prompt_wav, pad_left=True),
             prompt_text=prompt_text,
         )
+
+    def design_voice(self, name: str, description: str, text: str = "", seed: int = 0) -> VoxVoice:
+        """Invents a voice: says a text once as described, and keeps that as the recording.
+
+        Without a recording each phrase of a VoxCPM model has a voice of its own.
+
+        Args:
+            name: For people.
+            description: Such as "a young woman, warm"; VoxCPM2 heeds it.
+            text: What to say; a neutral text of about eight seconds when empty.
+            seed: Another seed, another voice.
+
+        Raises:
+            ValueError: What came out is too short to be a voice.
+        """
+        said = text.strip() or _DESIGN_TEXT
+        slot = self.open(make_voice(self.network, name), SpeechOptions(), seed)
+        phrase = Phrase(
+            f"({description.strip('() ')}){said}", 0, Speakable(f"({description.strip('() ')}){said}", ()), "end"
+        )
+        try:
+            while not self.prefill(slot, phrase):
+                pass
+            while not (step := self.step([slot])[0]).last:  # type: ignore[union-attr]  # checked below
+                pass
+            sound = torch.stack(slot.patches) if slot.patches else None
+        finally:
+            self.close(slot)
+        if sound is None or len(sound) < 0.5 * self.network.config.patches_per_s:
+            raise ValueError(f"the model said nothing that can be a voice ({step}): try another seed")
+        if self.network.config.v2:
+            return make_voice(self.network, name, reference=sound.float())
+        return make_voice(self.network, name, prompt=sound.float(), prompt_text=said)
 
     def _encode(self, path: str, *, pad_left: bool) -> Tensor:
         rate = self.network.config.audio.encode_rate

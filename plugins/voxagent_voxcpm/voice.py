@@ -23,9 +23,10 @@ MIN_SECONDS, MAX_SECONDS = 0.5, 60.0
 """Recordings that are taken. 5 to 30 s are best."""
 
 _PRIMING_FRAMES = 24  # the decoder hears 22 frames back
+FORMAT = "voxagent-voxcpm-voice-1"
+"""Mark of a voice file."""
 _SILENT = 10 ** (-50 / 20)
 _PIECE = 64  # positions taken in at once
-_FORMAT = "voxagent-voxcpm-voice-1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +147,20 @@ def revision(directory: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def save_voice(path: Path, voice: VoxVoice, made_by: str) -> None:
+def save_voice(path: Path, voice: VoxVoice, made_by: str, sample_rate: int = 0) -> None:
     """Stores what a voice is made of: patches and text, no keys and values."""
     parts = {"reference": voice.reference, "prompt": voice.prompt}
     tensors = {name: part.float().cpu().contiguous() for name, part in parts.items() if part is not None}
     if not tensors:
         raise ValueError("a voice without a recording cannot be stored")
     path.parent.mkdir(parents=True, exist_ok=True)
-    made = {"format": _FORMAT, "revision": made_by, "name": voice.name, "prompt_text": voice.prompt_text}
+    made = {
+        "format": FORMAT,
+        "revision": made_by,
+        "name": voice.name,
+        "prompt_text": voice.prompt_text,
+        "sample_rate": str(sample_rate),
+    }
     save_file(tensors, path, metadata=made)
 
 
@@ -169,7 +176,7 @@ def read_voice(path: Path, network: Network, made_by: str) -> VoxVoice:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} is no voice file ({error}): make one with `voxagent voice add`") from error
-    if meta.get("format") != _FORMAT:
+    if meta.get("format") != FORMAT:
         raise ValueError(f"{path} is no voice of this model family: make one with `voxagent voice add`")
     if meta.get("revision") != made_by:
         raise ValueError(f"{path} was made with another checkpoint: add the voice again with this one")
