@@ -30,6 +30,13 @@ def test_an_arrival_goes_before_listeners_who_have_audio_left():
     assert (chosen.need, chosen.keys) == (Need.PREFILL, (2,))
 
 
+def test_a_first_step_waits_for_nobody_who_has_time():
+    waiting = [step(1, 0.0, speaking=False), step(2, 0.3), step(3, 0.05), step(4, 0.0, speaking=False)]
+    found = plan(waiting, Bounds(max_batch=8))
+    assert found.need is Need.STEP
+    assert set(found.keys) == {1, 3, 4}
+
+
 def test_a_listener_about_to_run_dry_goes_before_an_arrival():
     chosen = plan([prefill(2), step(1, 0.1)], BOUNDS)
     assert (chosen.need, chosen.keys) == (Need.STEP, (1,))

@@ -71,8 +71,11 @@ def plan(candidates: Sequence[Candidate], bounds: Bounds) -> Plan | None:
     first = ordered[0]
     if first.need is Need.PREFILL:
         return Plan(Need.PREFILL, (first.key,))
-    steps = [c.key for c in ordered if c.need is Need.STEP]
-    return Plan(Need.STEP, tuple(steps[: bounds.max_batch]))
+    steps = [c for c in ordered if c.need is Need.STEP]
+    if any(not c.speaking and c.ahead_s <= 0 for c in steps):
+        # A listener waits for this step, which ends when the last of the batch is done: nobody joins who has time.
+        steps = [c for c in steps if c.ahead_s < bounds.guard_s]
+    return Plan(Need.STEP, tuple(c.key for c in steps[: bounds.max_batch]))
 
 
 def admit(live: int, slots: int) -> bool:

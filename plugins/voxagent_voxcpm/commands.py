@@ -33,6 +33,7 @@ def bench_sessions(
     steps: Annotated[int, typer.Option(help="Solver steps.", min=2)] = 10,
     first_steps: Annotated[int, typer.Option(help="Of the first patch.", min=2)] = 4,
     patches: Annotated[int, typer.Option(help="Steps a figure.", min=2)] = 6,
+    rounds: Annotated[int, typer.Option(help="Repetitions of first packets and cancels.", min=1)] = 3,
     reference_s: Annotated[float, typer.Option(help="Length of the reference, seconds.", min=0)] = 10.0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, bfloat16, float16, float32.")] = "auto",
@@ -47,7 +48,7 @@ def bench_sessions(
         from voxagent_voxcpm.bench import measure
         from voxagent_voxcpm.measure import Extent
 
-        extent = Extent(patches, steps=steps, first_steps=first_steps, reference_s=reference_s)
+        extent = Extent(patches, steps=steps, first_steps=first_steps, reference_s=reference_s, rounds=rounds)
         counts = [int(part) for part in calls.split(",")]
         if min(counts) < 1:
             raise ValueError("--calls takes numbers from 1 on, such as 1,2,4,8")

@@ -1,6 +1,6 @@
 """Keys and values of past positions: one row of a fixed pool a session.
 
-Owns memory and row numbers. Nothing is zeroed when a row is handed on: what lies past a session's length is never read.
+Owns memory. Nothing is zeroed when a row is handed on: what lies past a session's length is masked or not read at all.
 """
 
 from __future__ import annotations
@@ -39,8 +39,13 @@ class KvPool:
     def __init__(self, shape: Backbone, rows: int, capacity: int, device: torch.device, dtype: torch.dtype) -> None:
         self.capacity = capacity
         size = (rows, shape.kv_heads, capacity, shape.head_dim)
-        self.keys = [torch.empty(size, device=device, dtype=dtype) for _ in range(shape.layers)]
-        self.values = [torch.empty(size, device=device, dtype=dtype) for _ in range(shape.layers)]
+        self.keys = [torch.zeros(size, device=device, dtype=dtype) for _ in range(shape.layers)]
+        self.values = [torch.zeros(size, device=device, dtype=dtype) for _ in range(shape.layers)]
+
+    def scrub(self, row: int) -> None:
+        """Zeroes a row that may hold values that are no numbers: masked or not, they would spread."""
+        for layer in (*self.keys, *self.values):
+            layer[row].zero_()
 
     def read(self, row: int, count: int) -> tuple[Tensor, Tensor]:
         """A copy of a row's first positions: two tensors (layers, KV heads, count, head dim)."""

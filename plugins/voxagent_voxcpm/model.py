@@ -272,6 +272,7 @@ class VoxModel:
             return Step(None, True, reason=slot.ending)
         values = patch.latents.float().cpu().numpy()
         if not np.isfinite(values).all():
+            self._sessions.scrub(slot.session)
             return ValueError("the model made a patch that is no numbers: damaged weights, or fp16 is too narrow")
         slot.patches.append(patch.latents)
         slot.made += 1

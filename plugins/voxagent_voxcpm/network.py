@@ -19,7 +19,7 @@ from voxagent_voxcpm.config import Config, read_config
 from voxagent_voxcpm.kv import KvPool, Span
 from voxagent_voxcpm.linear import linear
 from voxagent_voxcpm.solver import LocalDiT
-from voxagent_voxcpm.transformer import Past, Transformer
+from voxagent_voxcpm.transformer import Past, RowPast, SpanPast, Transformer
 from voxagent_voxcpm.weights import Weights
 
 AUDIO_START, REFERENCE_START, REFERENCE_END = 101, 103, 104
@@ -104,21 +104,40 @@ class Network:
             embedded: (positions, hidden), of `embed_tokens` and `embed_patches`.
             audio: (positions,), True where a patch stands.
             spans: Which session each belongs to.
+            pools: Where the past is.
 
         Returns:
             What the LMs say after the last position of each span.
         """
-        places = audio.unsqueeze(1)
-        said = self._lm.causal(embedded, Past(pools.lm, spans))
-        said = torch.where(places, self._quantised(said), said)
-        patch = torch.where(places, embedded, torch.zeros_like(embedded))
-        mixed = said + patch if self._fusion is None else self._fusion(torch.cat((said, patch), dim=-1))
-        residual = self._residual.causal(mixed, Past(pools.residual, spans))
+        said = self._both(embedded, audio, SpanPast(pools.lm, spans), SpanPast(pools.residual, spans))
         ends, end = [], 0
         for span in spans:
             end += span.count
             ends.append(end - 1)
-        return Hidden(said[ends], residual[ends])
+        return Hidden(said.lm[ends], said.residual[ends])
+
+    def follow(self, patches: Tensor, rows: Tensor, positions: Tensor, reach: int, pools: Pools) -> Hidden:
+        """Takes one patch of each of many sessions in; fixed shapes throughout, nothing read back.
+
+        Args:
+            patches: (sessions, frames, feat dim).
+            rows: Of the pools, (sessions,).
+            positions: Where each patch stands, (sessions,).
+            reach: More than every position.
+            pools: Where the past is.
+        """
+        audio = torch.ones_like(rows, dtype=torch.bool)
+        past = [RowPast(pool, rows, positions, reach) for pool in (pools.lm, pools.residual)]
+        return self._both(self.embed_patches(patches), audio, past[0], past[1])
+
+    def _both(self, embedded: Tensor, audio: Tensor, past: Past, residual_past: Past) -> Hidden:
+        """Both LMs, one after the other."""
+        places = audio.unsqueeze(1)
+        said = self._lm.causal(embedded, past)
+        said = torch.where(places, self._quantised(said), said)
+        patch = torch.where(places, embedded, torch.zeros_like(embedded))
+        mixed = said + patch if self._fusion is None else self._fusion(torch.cat((said, patch), dim=-1))
+        return Hidden(said, self._residual.causal(mixed, residual_past))
 
     def _quantised(self, x: Tensor) -> Tensor:
         """Finite scalar quantisation (arXiv 2309.15505)."""

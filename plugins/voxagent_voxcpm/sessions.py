@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from voxagent_voxcpm.audio_vae import State
+from voxagent_voxcpm.graphs import FixedSizes
 from voxagent_voxcpm.kv import Span
 from voxagent_voxcpm.network import Hidden, Network, Pools
 from voxagent_voxcpm.solver import Task, solve
@@ -67,12 +68,15 @@ class Sessions:
         network: The weights.
         rows: Sessions at once.
         positions: Room of each.
+        fixed: Make the calls of a step at fixed sizes, which CUDA replays as graphs; None does so on CUDA.
     """
 
-    def __init__(self, network: Network, rows: int, positions: int) -> None:
+    def __init__(self, network: Network, rows: int, positions: int, *, fixed: bool | None = None) -> None:
         self.network = network
         self.positions = positions
-        self.pools: Pools = network.pools(rows, positions)
+        self.pools: Pools = network.pools(rows + 1, positions)
+        use = network.device.type == "cuda" if fixed is None else fixed
+        self.fixed = FixedSizes(network, self.pools, rows) if use else None
         self._free = list(range(rows))[::-1]
 
     @property
@@ -94,6 +98,11 @@ class Sessions:
         if session.row >= 0:
             self._free.append(session.row)
             session.row = -1
+
+    def scrub(self, session: Session) -> None:
+        """Cleans the row of a session whose numbers went wrong, before somebody else gets it."""
+        for pool in (self.pools.lm, self.pools.residual):
+            pool.scrub(session.row)
 
     @property
     def nothing(self) -> Tensor:
@@ -146,7 +155,7 @@ class Sessions:
             Task(self._noise(session), mu, session.latest, count, cfg, partial(_is_cancelled, session))
             for session, mu, count in zip(sessions, guidance, steps, strict=True)
         ]
-        solved = solve(network.dit, tasks)
+        solved = solve(network.dit, tasks, self.fixed.velocity if self.fixed is not None else None)
         out: list[Patch | None] = []
         for session, latents, stop in zip(sessions, solved, stops.tolist(), strict=True):
             if latents is not None:
@@ -159,10 +168,14 @@ class Sessions:
         if not sessions:
             return
         network = self.network
-        embedded = network.embed_patches(torch.stack([session.latest for session in sessions]))
-        audio = torch.ones(len(sessions), dtype=torch.bool, device=network.device)
-        spans = [Span(session.row, session.position, 1) for session in sessions]
-        hidden = network.advance(embedded, audio, spans, self.pools)
+        latest = torch.stack([session.latest for session in sessions])
+        if self.fixed is not None:
+            rows, positions = [session.row for session in sessions], [session.position for session in sessions]
+            hidden = self.fixed.follow(latest, rows, positions)
+        else:
+            audio = torch.ones(len(sessions), dtype=torch.bool, device=network.device)
+            spans = [Span(session.row, session.position, 1) for session in sessions]
+            hidden = network.advance(network.embed_patches(latest), audio, spans, self.pools)
         for index, session in enumerate(sessions):
             session.hidden = Hidden(hidden.lm[index : index + 1], hidden.residual[index : index + 1])
             session.position += 1

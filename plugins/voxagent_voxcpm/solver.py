@@ -26,23 +26,15 @@ _TIME_SCALE = 1000.0
 _ZERO_SHARE = 0.04
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """Times and step sizes of a solver; the first `still` steps move nothing.
-
-    Attributes:
-        times: Before each step, from 1 down to 0.
-        sizes: Of each step.
-    """
-
-    times: tuple[float, ...]
-    sizes: tuple[float, ...]
-    still: int
+Velocity = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""As `LocalDiT.velocity`."""
 
 
 @lru_cache(maxsize=64)
-def grid(steps: int, dtype: torch.dtype) -> Grid:
-    """The sway-sampled times of `steps` steps (arXiv 2410.06885), in the arithmetic of the model's dtype.
+def grid(steps: int, dtype: torch.dtype) -> tuple[tuple[float, float], ...]:
+    """Time and size of each step that makes a call, in the arithmetic of the model's dtype.
+
+    Sway-sampled (arXiv 2410.06885), from 1 down to 0. The first steps, which move nothing, are left out.
 
     Raises:
         ValueError: Fewer than two steps.
@@ -52,14 +44,13 @@ def grid(steps: int, dtype: torch.dtype) -> Grid:
     span = torch.linspace(1, 0, steps + 1, dtype=dtype)
     span = span + (torch.cos(torch.pi / 2 * span) - 1 + span)
     time, size = span[0], span[0] - span[1]
-    times, sizes = [], []
+    places = []
     for step in range(1, steps + 1):
-        times.append(float(time))
-        sizes.append(float(size))
+        places.append((float(time), float(size)))
         time = time - size
         if step < steps:
             size = time - span[step + 1]
-    return Grid(tuple(times), tuple(sizes), max(1, int((steps + 1) * _ZERO_SHARE)))
+    return tuple(places[max(1, int((steps + 1) * _ZERO_SHARE)) :])
 
 
 class LocalDiT:
@@ -75,13 +66,17 @@ class LocalDiT:
         self._transformer = Transformer(shape, weights, f"{name}.decoder")
         half = torch.arange(hidden // 2, dtype=weights.dtype, device=weights.device)
         self._frequencies = torch.exp(half * -(log(10000) / (hidden // 2 - 1)))
-        self._times: dict[float, Tensor] = {}
+        self._tables: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def time(self, value: float) -> Tensor:
-        """The embedding of a time, (hidden,); kept, for there are few."""
-        known = self._times.get(value)
+    def table(self, steps: int) -> tuple[Tensor, Tensor]:
+        """What the calls of a solver need: embedded times (calls, hidden), and step sizes (calls, 1, 1). Kept."""
+        known = self._tables.get(steps)
         if known is None:
-            known = self._times[value] = self._embed(self._time, value) + self._embed(self._delta, 0.0)
+            places = grid(steps, self._dtype)
+            still = self._embed(self._delta, 0.0)
+            times = torch.stack([self._embed(self._time, time) + still for time, _ in places])
+            sizes = torch.tensor([size for _, size in places], dtype=self._dtype, device=times.device)
+            known = self._tables[steps] = (times, sizes[:, None, None])
         return known
 
     def _embed(self, mlp: tuple[Linear, Linear], value: float) -> Tensor:
@@ -138,44 +133,55 @@ class Task:
     cancelled: Callable[[], bool]
 
 
-def solve(dit: LocalDiT, tasks: Sequence[Task]) -> list[Tensor | None]:
-    """The next patch of each task, (frames, feat dim); None for one that was cancelled."""
-    grids = [grid(task.steps, task.noise.dtype) for task in tasks]
-    patches: list[Tensor | None] = [task.noise for task in tasks]
-    contexts = dit.context(torch.stack([task.previous for task in tasks]))
-    for call in range(max(task.steps - g.still for task, g in zip(tasks, grids, strict=True))):
-        for index, task in enumerate(tasks):
-            if task.cancelled():
-                patches[index] = None
-        active = [
-            index
-            for index, (patch, g) in enumerate(zip(patches, grids, strict=True))
-            if patch is not None and g.still + call < len(g.times)
-        ]
-        if not active:
-            break
-        places = [grids[index].still + call for index in active]
-        times = [grids[index].times[place] for index, place in zip(active, places, strict=True)]
-        x = torch.stack([patch for index in active if (patch := patches[index]) is not None])
-        mu = torch.stack([tasks[index].mu for index in active])
-        velocity = _guided(dit, x, mu, times, contexts[active], [tasks[index].cfg for index in active])
-        sizes = [grids[index].sizes[place] for index, place in zip(active, places, strict=True)]
-        moved = x - x.new_tensor(sizes)[:, None, None] * velocity
-        for row, index in enumerate(active):
-            patches[index] = moved[row]
+def solve(dit: LocalDiT, tasks: Sequence[Task], velocity: Velocity | None = None) -> list[Tensor | None]:
+    """The next patch of each task, (frames, feat dim); None for one that was cancelled.
+
+    Nothing is read back or copied to the device between the calls.
+
+    Args:
+        dit: Its weights.
+        tasks: At least one.
+        velocity: How its calls are made; by default as they are.
+    """
+    # Those with the most calls first: whoever is done falls off the end.
+    order = sorted(range(len(tasks)), key=lambda index: -len(grid(tasks[index].steps, tasks[index].noise.dtype)))
+    tables = {task.steps: dit.table(task.steps) for task in tasks}
+    contexts = dit.context(torch.stack([tasks[index].previous for index in order]))
+    x = torch.stack([tasks[index].noise for index in order])
+    mu = torch.stack([tasks[index].mu for index in order])
+    patches: list[Tensor | None] = [None] * len(tasks)
+    call = 0
+    while order:
+        keep = [row for row, index in enumerate(order) if not tasks[index].cancelled()]
+        if len(keep) < len(order):
+            order, x, mu, contexts = [order[row] for row in keep], x[keep], mu[keep], contexts[keep]
+        active = sum(call < len(tables[tasks[index].steps][0]) for index in order)
+        for row in range(active, len(order)):
+            patches[order[row]] = x[row]
+        if active < len(order):
+            order, x, mu, contexts = order[:active], x[:active], mu[:active], contexts[:active]
+        if order:
+            mine = [tables[tasks[index].steps] for index in order]
+            times = torch.stack([each[0][call] for each in mine])
+            sizes = torch.stack([each[1][call] for each in mine])
+            x = x - sizes * _guided(
+                velocity or dit.velocity, x, mu, times, contexts, [tasks[index].cfg for index in order]
+            )
+        call += 1
     return patches
 
 
-def _guided(
-    dit: LocalDiT, x: Tensor, mu: Tensor, times: Sequence[float], context: Tensor, cfg: Sequence[float]
-) -> Tensor:
+def _guided(velocity: Velocity, x: Tensor, mu: Tensor, times: Tensor, contexts: Tensor, cfg: Sequence[float]) -> Tensor:
     """Both branches in one call: with what the LMs say, and without."""
-    time = torch.stack([dit.time(value) for value in times])
-    both = dit.velocity(
-        torch.cat((x, x)), torch.cat((mu, torch.zeros_like(mu))), torch.cat((time, time)), torch.cat((context, context))
+    both = velocity(
+        torch.cat((x, x)),
+        torch.cat((mu, torch.zeros_like(mu))),
+        torch.cat((times, times)),
+        torch.cat((contexts, contexts)),
     )
     wanted, free = both.chunk(2)
     flat = free.flatten(1)
     scale = (wanted.flatten(1) * flat).sum(1, keepdim=True) / (flat.square().sum(1, keepdim=True) + 1e-8)
     free = free * scale.unsqueeze(-1)
-    return free + x.new_tensor(cfg)[:, None, None] * (wanted - free)
+    strength = cfg[0] if len(set(cfg)) == 1 else x.new_tensor(cfg)[:, None, None]
+    return free + strength * (wanted - free)

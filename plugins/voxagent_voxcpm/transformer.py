@@ -7,6 +7,7 @@ encoder and DiT), and causally over a ragged batch of sessions whose past lies i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -51,8 +52,23 @@ def _rotate(x: Tensor, table: tuple[Tensor, Tensor] | None) -> Tensor:
     return (wide * table[0] + torch.cat((-high, low), dim=-1) * table[1]).to(x.dtype)
 
 
-class Past:
-    """Where a ragged batch of positions stands: positions, and who may look at what.
+class Past(Protocol):
+    """Where a batch of positions stands, and who may look at what."""
+
+    @property
+    def positions(self) -> Tensor:
+        """Of each row of the batch."""
+        ...
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Stores the new keys and values and attends. All (rows, heads, head dim); the result like `q`."""
+        ...
+
+
+class SpanPast:
+    """A ragged batch, each session attended by itself over views and, but for a text, without a mask.
+
+    Nothing is copied: the way of CPUs, and of a text that is taken in.
 
     Args:
         pool: Keys and values of the past.
@@ -60,36 +76,46 @@ class Past:
     """
 
     def __init__(self, pool: KvPool, spans: Sequence[Span]) -> None:
-        self.pool = pool
-        self.spans = spans
-        device = pool.keys[0].device
+        self._pool, self._spans = pool, spans
         places = [position for span in spans for position in range(span.start, span.start + span.count)]
-        self.positions = torch.tensor(places, device=device)
-        # On a CPU each session is attended by itself, over views and without a mask: nothing is copied.
-        self._together = device.type != "cpu" and len(spans) > 1 and all(span.count == 1 for span in spans)
-        if self._together:
-            self._rows = torch.tensor([span.row for span in spans], device=device)
-            self._longest = max(span.start for span in spans) + 1
-            reach = torch.arange(self._longest, device=device)
-            self._mask = (reach <= self.positions.unsqueeze(1))[:, None, None, :]
+        self.positions = torch.tensor(places, device=pool.keys[0].device)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Stores the new keys and values and attends. All (rows, heads, head dim); the result like `q`."""
-        keys, values = self.pool.keys[layer], self.pool.values[layer]
-        if self._together:
-            keys[self._rows, :, self.positions] = k
-            values[self._rows, :, self.positions] = v
-            q = q.unflatten(1, (k.shape[1], -1))  # the heads of a group are the queries of one KV head
-            mine = keys[self._rows, :, : self._longest], values[self._rows, :, : self._longest]
-            return F.scaled_dot_product_attention(q, mine[0], mine[1], attn_mask=self._mask).flatten(1, 2)
+        """See `Past`."""
+        keys, values = self._pool.keys[layer], self._pool.values[layer]
         out, first = [], 0
-        for span in self.spans:
+        for span in self._spans:
             last, end = first + span.count, span.start + span.count
             keys[span.row, :, span.start : end] = k[first:last].transpose(0, 1)
             values[span.row, :, span.start : end] = v[first:last].transpose(0, 1)
             out.append(_attend_span(q[first:last], keys[span.row, :, :end], values[span.row, :, :end], span.start))
             first = last
         return out[0] if len(out) == 1 else torch.cat(out)
+
+
+class RowPast:
+    """One position of each of many sessions, in calls of fixed shapes: the way of GPUs, and of CUDA graphs.
+
+    Args:
+        pool: Keys and values of the past.
+        rows: Of the pool, (sessions,).
+        positions: Of the new position of each, (sessions,).
+        reach: Positions that are looked at; what lies past a session's own is masked.
+    """
+
+    def __init__(self, pool: KvPool, rows: Tensor, positions: Tensor, reach: int) -> None:
+        self._pool, self._rows, self._reach = pool, rows, reach
+        self.positions = positions
+        self._mask = (torch.arange(reach, device=rows.device) <= positions.unsqueeze(1))[:, None, None, :]
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """See `Past`."""
+        keys, values = self._pool.keys[layer], self._pool.values[layer]
+        keys[self._rows, :, self.positions] = k
+        values[self._rows, :, self.positions] = v
+        q = q.unflatten(1, (k.shape[1], -1))  # the heads of a group are the queries of one KV head
+        mine = keys[self._rows, :, : self._reach], values[self._rows, :, : self._reach]
+        return F.scaled_dot_product_attention(q, mine[0], mine[1], attn_mask=self._mask).flatten(1, 2)
 
 
 def _attend_span(q: Tensor, keys: Tensor, values: Tensor, start: int) -> Tensor:
