@@ -323,16 +323,92 @@ class TestGuards:
         assert guard.hear(speech) == ""
         assert [guard.hear(silence) for _ in range(8)] == [""] * 7 + ["silence"]
 
-    def test_a_patch_that_is_no_number_ends_that_session_alone(self, directory, monkeypatch):
-        model = load(directory)
-        voice = model.load_voice(None)
+    def test_a_patch_that_is_no_number_is_made_again_from_other_noise(self, model, voice):
         slots = [model.open(voice, SpeechOptions(), seed) for seed in range(2)]
         for slot in slots:
             take_in(model, slot, phrase(TEXT))
         slots[0].session.noise = torch.full((4, 64), float("nan"))
+        mended, good = model.step(slots)
+        assert bool(torch.isfinite(mended.latents).all())
+        (pcm,) = model.decode(slots[1:], [good.latents])
+        assert off(pcm, alone(model, voice, TEXT, 1)[: len(pcm)]) < EXACT
+        for slot in slots:
+            model.close(slot)
+
+    def test_a_session_whose_numbers_are_wrong_for_good_ends_alone(self, model, voice):
+        slots = [model.open(voice, SpeechOptions(), seed) for seed in range(2)]
+        for slot in slots:
+            take_in(model, slot, phrase(TEXT))
+        with torch.inference_mode():
+            slots[0].session.hidden.lm.fill_(float("nan"))
         bad, good = model.step(slots)
         assert isinstance(bad, ValueError)
         assert good.latents is not None
+        for slot in slots:
+            model.close(slot)
+
+
+class TestGivenOut:
+    """What is heard of a phrase, by decoded patches whose sound is known."""
+
+    SPEECH = np.full(7680, 0.1, np.float32)
+    SILENCE = np.zeros(7680, np.float32)
+
+    @pytest.fixture
+    def slot(self, model, voice):
+        slot = model.open(voice, SpeechOptions(), 1)
+        take_in(model, slot, phrase(TEXT))
+        yield slot
+        model.close(slot)
+
+    @staticmethod
+    def give(model, slot, *pieces, ahead_s=0.5, last=False):
+        slot.ahead_s, out = ahead_s, []
+        for index, pcm in enumerate(pieces):
+            slot.last = last and index == len(pieces) - 1
+            out.append(len(model._given_out(slot, pcm)))
+        return out
+
+    def test_silence_before_the_first_sound_is_left_out(self, model, slot):
+        late = np.concatenate([self.SILENCE[:5000], self.SPEECH[:2680]])
+        assert self.give(model, slot, self.SILENCE, late, self.SPEECH) == [0, 2680 + 96, 7680]
+
+    def test_silence_after_the_last_sound_is_left_out_but_for_its_fading(self, model, slot):
+        early = np.concatenate([self.SPEECH[:1000], self.SILENCE[:6680]])
+        assert self.give(model, slot, self.SPEECH, early, last=True) == [7680, 1000 + 2880]
+
+    def test_a_pause_is_held_back_while_there_is_time_and_given_when_speech_goes_on(self, model, slot):
+        pause = self.give(model, slot, self.SPEECH, self.SILENCE, self.SILENCE, self.SPEECH)
+        assert pause == [7680, 0, 0, 3 * 7680]
+
+    def test_a_pause_is_given_at_once_when_audio_runs_short(self, model, slot):
+        assert self.give(model, slot, self.SPEECH, self.SILENCE, ahead_s=0.1) == [7680, 7680]
+
+    def test_a_silent_end_that_was_held_back_is_never_heard(self, model, slot):
+        assert self.give(model, slot, self.SPEECH, *[self.SILENCE] * 8) == [7680, *[0] * 8]
+        (step,) = model.step([slot])
+        assert (step.last, step.latents, step.reason) == (True, None, "silence")
+        take_in(model, slot, phrase(OTHER, start=40))
+        assert self.give(model, slot, self.SPEECH) == [7680]
+
+    def test_a_repetition_that_was_held_back_is_never_heard(self, directory, monkeypatch):
+        model = load(directory, most_per_token=20)
+        slot = model.open(model.load_voice(None), SpeechOptions(), 1)
+        take_in(model, slot, phrase(TEXT))
+        steps = []
+        solve = model._sessions._solve
+        stuck = torch.randn(4, 64, generator=torch.Generator().manual_seed(1))
+        monkeypatch.setattr(
+            model._sessions, "_solve", lambda tasks: [stuck] * len(tasks) if len(steps) > 2 else solve(tasks)
+        )
+        monkeypatch.setattr(model.network, "stops", lambda hidden: torch.zeros(len(hidden.lm), dtype=torch.bool))
+        heard = []
+        while not steps or not steps[-1].last:
+            steps.extend(model.step([slot], [0.5]))
+            heard.append(len(model.decode([slot], [steps[-1].latents])[0]))
+        assert steps[-1].reason == "repetition"
+        assert heard[:4] == [heard[0], 7680, 7680, 7680]
+        assert not any(heard[4:])
 
 
 class TestVoices:

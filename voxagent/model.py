@@ -165,6 +165,9 @@ class LatentModel(Protocol[SlotT]):
     def decode(self, slots: Sequence[SlotT], latents: Sequence[Any]) -> Sequence[Pcm | Exception]:
         """Turns the latents of one step into PCM of at most `ModelSpec.chunk_samples` each. Stateful and exact.
 
+        It may be less, or nothing, when a model holds sound back that may prove wrong; what it held comes with a later
+        step of the phrase, on top of that step's own.
+
         Exceptions count as in `step`.
         """
         ...

@@ -17,7 +17,6 @@ Pcm16 = NDArray[np.int16]
 
 
 _SILENCE = 10 ** (-62 / 20)
-_PREROLL_S = 0.002
 
 
 def to_int16(pcm: Pcm) -> Pcm16:
@@ -72,13 +71,13 @@ def read_audio(path: Path, sample_rate: int, max_s: float = math.inf) -> Pcm:
     return _join(frames)[: None if max_s == math.inf else round(max_s * sample_rate)]
 
 
-def silent_head(pcm: Pcm, sample_rate: int, level: float = 1.0) -> int:
+def silent_head(pcm: Pcm, sample_rate: int, level: float = 1.0, preroll_s: float = 0.002) -> int:
     """Samples before the first sound that nobody need wait for.
 
-    What lies below -62 dBFS before a phrase's first sound is silence; 2 ms of it stay, so that no onset is cut.
+    What lies below -62 dBFS before a phrase's first sound is silence; some of it stays, so that no onset is cut.
     """
     loud = np.flatnonzero(np.abs(pcm) > _SILENCE * level)
-    return max(0, int(loud[0]) - round(_PREROLL_S * sample_rate)) if len(loud) else len(pcm)
+    return max(0, int(loud[0]) - round(preroll_s * sample_rate)) if len(loud) else len(pcm)
 
 
 class Resampler:

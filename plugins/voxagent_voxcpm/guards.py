@@ -87,6 +87,11 @@ class Guard:
             return "repetition"
         return "cap" if self.made >= self.cap else ""
 
+    @property
+    def suspicious(self) -> bool:
+        """The phrase may be over or stuck: what comes now is better held back while there is time."""
+        return self._repeats > 0 or self._silent > 0
+
     def hear(self, pcm: Patch) -> str:
         """Listens to a decoded patch. Returns why the phrase has to end after it, or nothing."""
         rms = float(np.sqrt(np.mean(np.square(pcm)))) if pcm.size else 0.0

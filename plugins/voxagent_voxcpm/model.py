@@ -34,6 +34,8 @@ from voxagent_voxcpm.voice import MAX_SECONDS, VoxVoice, encode_recording, make_
 
 _HURRY_PATCHES = 2  # of a turn: the listener waits for them
 _SHORT_S, _PLENTY_S = 0.2, 1.0
+_LEAD_S = 0.3  # audio ahead that allows to wait and see
+_TAIL_S = 0.06  # of silence after a phrase's last sound: breath and reverberation fade in it
 _PHRASE_S = 8.0
 _DESIGN_TEXT = (
     "Hello, it is good to hear from you. Let me have a look at that, it will only take a moment, and then I can tell "
@@ -208,7 +210,7 @@ class VoxModel:
         """Leaves the last phrase behind and lays out what stands before the sound of this one."""
         slot.remember(self._history_patches if self._spec.continues else 0)
         slot.text = calm(phrase.spoken, phrase.text).strip()
-        slot.ending, slot.emitted = "", False
+        slot.ending, slot.emitted, slot.last, slot.held = "", False, False, []
         tokens = len(self._tokens.encode(slot.text))
         guard = Guard(tokens, self.network.config.patches_per_s, self._limits)
         slot.guard = guard if tokens else None
@@ -252,34 +254,36 @@ class VoxModel:
         return self._each(pairs, self._step)
 
     def _step(self, pairs: Sequence[tuple[Slot, float]]) -> list[Step | Exception]:
-        live = [(slot, self._steps(slot, ahead_s)) for slot, ahead_s in pairs if slot.speaks]
+        for slot, ahead_s in pairs:
+            slot.ahead_s = ahead_s
+        live = [(slot, self._steps(slot)) for slot, _ in pairs if slot.speaks]
         counts = [count for _, count in live]
         patches = self._sessions.step([slot.session for slot, _ in live], counts, self._options.cfg)
         made = {id(slot): patch for (slot, _), patch in zip(live, patches, strict=True)}
         return [self._settle(slot, made.get(id(slot))) for slot, _ in pairs]
 
-    def _steps(self, slot: Slot, ahead_s: float) -> int:
+    def _steps(self, slot: Slot) -> int:
         """Fewer while somebody waits, more while there is time."""
         options = self._options
         if slot.made < _HURRY_PATCHES:
             return min(options.first_steps, options.steps)
-        if options.short_steps and ahead_s < _SHORT_S:
+        if options.short_steps and slot.ahead_s < _SHORT_S:
             return options.short_steps
-        return options.spare_steps if options.spare_steps and ahead_s >= _PLENTY_S else options.steps
+        return options.spare_steps if options.spare_steps and slot.ahead_s >= _PLENTY_S else options.steps
 
     def _settle(self, slot: Slot, patch: Patch | None) -> Step | Exception:
         if patch is None or slot.guard is None:
             return Step(None, True, reason=slot.ending)
-        values = patch.latents.float().cpu().numpy()
-        if not np.isfinite(values).all():
+        if not patch.sound:
             self._sessions.scrub(slot.session)
             return ValueError("the model made a patch that is no numbers: damaged weights, or fp16 is too narrow")
         slot.patches.append(patch.latents)
         slot.made += 1
-        reason = slot.guard.take(values)
-        if reason:
+        slot.ending = slot.guard.take(patch.latents.float().cpu().numpy())
+        if slot.ending:
             slot.patches = []  # nothing to go on from
-        return Step(patch.latents, bool(reason) or (patch.stop and slot.guard.may_stop()), reason=reason)
+        slot.last = bool(slot.ending) or (patch.stop and slot.guard.may_stop())
+        return Step(patch.latents, slot.last, reason=slot.ending)
 
     @torch.inference_mode()
     def decode(self, slots: Sequence[Slot], latents: Sequence[Tensor]) -> list[Pcm | Exception]:
@@ -288,19 +292,32 @@ class VoxModel:
 
     def _decode(self, pairs: Sequence[tuple[Slot, Tensor]]) -> list[Pcm | Exception]:
         audio = self._sessions.decode([slot.session for slot, _ in pairs], [patch for _, patch in pairs])
-        return [self._trimmed(slot, pcm) for (slot, _), pcm in zip(pairs, audio.cpu().numpy(), strict=True)]
+        return [self._given_out(slot, pcm) for (slot, _), pcm in zip(pairs, audio.cpu().numpy(), strict=True)]
 
-    def _trimmed(self, slot: Slot, pcm: Pcm) -> Pcm:
-        """Leaves out the silence before a phrase's first sound, and ends a phrase that has fallen silent."""
-        if slot.session.cancelled:
+    def _given_out(self, slot: Slot, pcm: Pcm) -> Pcm:
+        """What of a decoded patch is heard now.
+
+        The silence before a phrase's first sound is left out, and so is what follows its last one. What may turn out
+        to be the end of the phrase, or a repetition, is held back while enough audio is ahead.
+        """
+        guard = slot.guard
+        if slot.session.cancelled or guard is None:
             return _NOTHING
-        if slot.guard is not None:
-            slot.ending = slot.guard.hear(pcm)
-        if slot.emitted:
-            return pcm
-        head = silent_head(pcm, self._spec.sample_rate)
-        slot.emitted = head < len(pcm)
-        return pcm[head:]
+        silence = guard.hear(pcm)
+        if slot.ending == "repetition" and slot.held:
+            return _NOTHING
+        slot.ending = slot.ending or silence
+        if not slot.emitted:
+            pcm = pcm[silent_head(pcm, self._spec.sample_rate) :]
+            slot.emitted = len(pcm) > 0
+        if slot.last:
+            whole = np.concatenate([*slot.held, pcm])
+            return whole[: len(whole) - silent_head(whole[::-1], self._spec.sample_rate, preroll_s=_TAIL_S)]
+        if guard.suspicious and slot.ahead_s >= _LEAD_S:
+            slot.held.append(pcm)
+            return _NOTHING
+        held, slot.held = slot.held, []
+        return np.concatenate([*held, pcm]) if held else pcm
 
     def _each(self, work: Sequence[T], call: Callable[[Sequence[T]], list[R | Exception]]) -> list[R | Exception]:
         """Makes one call for all. Out of memory: one after another, so that only those fail who find no room."""

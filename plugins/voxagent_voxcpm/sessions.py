@@ -7,7 +7,7 @@ step is what makes the first audio early: solve, then out; the LMs take a patch 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -55,10 +55,12 @@ class Patch:
     Attributes:
         latents: (frames, feat dim).
         stop: The stop head says that this is the last.
+        sound: All of it are numbers, at the second attempt at the latest.
     """
 
     latents: Tensor
     stop: bool
+    sound: bool
 
 
 class Sessions:
@@ -155,13 +157,23 @@ class Sessions:
             Task(self._noise(session), mu, session.latest, count, cfg, partial(_is_cancelled, session))
             for session, mu, count in zip(sessions, guidance, steps, strict=True)
         ]
-        solved = solve(network.dit, tasks, self.fixed.velocity if self.fixed is not None else None)
+        solved = self._solve(tasks)
+        wrong = [index for index, latents in enumerate(solved) if latents is not None and not _sound(latents)]
+        for index in wrong:  # once more from other noise: nobody has heard it yet
+            sessions[index].noise = None
+            tasks[index] = replace(tasks[index], noise=self._noise(sessions[index]))
+        for index, latents in zip(wrong, self._solve([tasks[index] for index in wrong]), strict=True):
+            solved[index] = latents
         out: list[Patch | None] = []
         for session, latents, stop in zip(sessions, solved, stops.tolist(), strict=True):
             if latents is not None:
                 session.latest, session.noise, session.hidden = latents, None, None
-            out.append(None if latents is None else Patch(latents, stop))
+            out.append(None if latents is None else Patch(latents, stop, _sound(latents)))
         return out
+
+    def _solve(self, tasks: Sequence[Task]) -> list[Tensor | None]:
+        velocity = self.fixed.velocity if self.fixed is not None else None
+        return solve(self.network.dit, tasks, velocity) if tasks else []
 
     def _advance(self, sessions: Sequence[Session]) -> None:
         """Both LMs take each session's latest patch in."""
@@ -195,6 +207,10 @@ class Sessions:
         for session, state in zip(sessions, states, strict=True):
             session.decoder = state
         return audio
+
+
+def _sound(latents: Tensor) -> bool:
+    return bool(torch.isfinite(latents).all())
 
 
 def _is_cancelled(session: Session) -> bool:

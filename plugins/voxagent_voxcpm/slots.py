@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from voxagent.pcm import Pcm
 from voxagent.phrases import Phrase
 from voxagent_voxcpm.guards import Guard
 from voxagent_voxcpm.sessions import Session
@@ -69,6 +70,9 @@ class Slot:
         ending: Why the phrase has to end, learnt while decoding.
         made: Patches of the turn.
         emitted: Samples of the current phrase were given out.
+        last: The patch that is decoded next is the phrase's last.
+        ahead_s: Audio of the turn not yet played, at the last step.
+        held: Audio of the current phrase that is not given out yet: silent, or like what came before.
     """
 
     session: Session
@@ -81,6 +85,9 @@ class Slot:
     ending: str = ""
     made: int = 0
     emitted: bool = False
+    last: bool = False
+    ahead_s: float = 0.0
+    held: list[Pcm] = field(default_factory=list)
 
     @property
     def speaks(self) -> bool:
