@@ -79,7 +79,7 @@ def measure(
         figures["session_step_ratio"] = {
             count: round(each["median"] / int(count) / single, 3) for count, each in ours["step_ms"].items()
         }
-        figures["first_packet_ratio"] = round(ours["first_packet_ms"]["1"] / first, 3)
+        figures["first_packet_ratio"] = round(ours["first_packet_ms"][str(counts[0])] / first, 3)
     return figures
 
 

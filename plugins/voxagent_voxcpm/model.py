@@ -98,6 +98,10 @@ class VoxModel:
         """Slots that nobody has."""
         return self._sessions.free
 
+    def warm_up(self) -> None:
+        """Captures the calls of a step, where the device replays them."""
+        self._sessions.warm_up()
+
     # Voices.
 
     def load_voice(self, source: str | None) -> VoxVoice:
@@ -274,12 +278,12 @@ class VoxModel:
     def _settle(self, slot: Slot, patch: Patch | None) -> Step | Exception:
         if patch is None or slot.guard is None:
             return Step(None, True, reason=slot.ending)
-        if not patch.sound:
+        if not np.isfinite(patch.values).all():
             self._sessions.scrub(slot.session)
             return ValueError("the model made a patch that is no numbers: damaged weights, or fp16 is too narrow")
         slot.patches.append(patch.latents)
         slot.made += 1
-        slot.ending = slot.guard.take(patch.latents.float().cpu().numpy())
+        slot.ending = slot.guard.take(patch.values)
         if slot.ending:
             slot.patches = []  # nothing to go on from
         slot.last = bool(slot.ending) or (patch.stop and slot.guard.may_stop())
@@ -356,4 +360,6 @@ def create(source: str | None, options: Mapping[str, object]) -> VoxModel:
     device = choose_device(parsed.device)
     dtype = choose_dtype(parsed.dtype, read_config(directory / "config.json").dtype, device)
     tokens = Tokens(directory / "tokenizer.json")
-    return VoxModel(load_network(directory, device, dtype), tokens, parsed, revision(directory))
+    model = VoxModel(load_network(directory, device, dtype), tokens, parsed, revision(directory))
+    model.warm_up()
+    return model

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from voxagent_voxcpm.audio_vae import State
@@ -54,13 +56,13 @@ class Patch:
 
     Attributes:
         latents: (frames, feat dim).
+        values: The same in float32 on the CPU. Should not all of it be numbers, the second attempt was no better.
         stop: The stop head says that this is the last.
-        sound: All of it are numbers, at the second attempt at the latest.
     """
 
     latents: Tensor
+    values: NDArray[np.float32]
     stop: bool
-    sound: bool
 
 
 class Sessions:
@@ -80,6 +82,11 @@ class Sessions:
         use = network.device.type == "cuda" if fixed is None else fixed
         self.fixed = FixedSizes(network, self.pools, rows) if use else None
         self._free = list(range(rows))[::-1]
+
+    def warm_up(self) -> None:
+        """Makes what is made once for each size of a batch: seconds, where there is anything to make."""
+        if self.fixed is not None:
+            self.fixed.warm_up(self.positions)
 
     @property
     def free(self) -> int:
@@ -158,22 +165,25 @@ class Sessions:
             for session, mu, count in zip(sessions, guidance, steps, strict=True)
         ]
         solved = self._solve(tasks)
-        wrong = [index for index, latents in enumerate(solved) if latents is not None and not _sound(latents)]
+        values = _on_cpu(solved)
+        wrong = [index for index, each in values.items() if not np.isfinite(each).all()]
         for index in wrong:  # once more from other noise: nobody has heard it yet
             sessions[index].noise = None
             tasks[index] = replace(tasks[index], noise=self._noise(sessions[index]))
-        for index, latents in zip(wrong, self._solve([tasks[index] for index in wrong]), strict=True):
-            solved[index] = latents
+        if wrong:
+            for index, latents in zip(wrong, self._solve([tasks[index] for index in wrong]), strict=True):
+                solved[index] = latents
+            values = _on_cpu(solved)
         out: list[Patch | None] = []
-        for session, latents, stop in zip(sessions, solved, stops.tolist(), strict=True):
+        for index, (session, latents, stop) in enumerate(zip(sessions, solved, stops.tolist(), strict=True)):
             if latents is not None:
                 session.latest, session.noise, session.hidden = latents, None, None
-            out.append(None if latents is None else Patch(latents, stop, _sound(latents)))
+            out.append(None if latents is None else Patch(latents, values[index], stop))
         return out
 
     def _solve(self, tasks: Sequence[Task]) -> list[Tensor | None]:
         velocity = self.fixed.velocity if self.fixed is not None else None
-        return solve(self.network.dit, tasks, velocity) if tasks else []
+        return solve(self.network.dit, tasks, velocity)
 
     def _advance(self, sessions: Sequence[Session]) -> None:
         """Both LMs take each session's latest patch in."""
@@ -209,8 +219,13 @@ class Sessions:
         return audio
 
 
-def _sound(latents: Tensor) -> bool:
-    return bool(torch.isfinite(latents).all())
+def _on_cpu(patches: Sequence[Tensor | None]) -> dict[int, NDArray[np.float32]]:
+    """The patches that there are, by place; in one copy, for each waits for the device."""
+    there = [(index, patch) for index, patch in enumerate(patches) if patch is not None]
+    if not there:
+        return {}
+    values: NDArray[np.float32] = torch.stack([patch for _, patch in there]).float().cpu().numpy()
+    return {index: each for (index, _), each in zip(there, values, strict=True)}
 
 
 def _is_cancelled(session: Session) -> bool:
