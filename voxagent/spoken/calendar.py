@@ -93,7 +93,8 @@ def _say_day_slash(m: re.Match[str], w: Wording) -> str | None:
     led = bool(before) and before[0].lower() in w.listed("date_cues")
     if w.language in ("ja", "zh", "ko"):
         followed = re.match(r"[\s]?[にはかまをもが（(에은는부까]", text_after(m))
-        return _numeric(second, first, "", w, m) if followed else None
+        late = int(second) > 12 and text_after(m).startswith("で")  # "3/4です" may be a fraction
+        return _numeric(second, first, "", w, m) if followed or late else None
     return _numeric(first, second, "", w, m) if led or (len(second) == 2 and second[0] == "0") else None
 
 

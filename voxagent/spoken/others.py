@@ -53,5 +53,6 @@ OTHERS: Mapping[str, tuple[Rule, ...]] = {
         Rule("ordinal", "d", rf"(?<![\w.,])(\d{{1,3}})({_HI_ENDINGS})(?!\w)", _say_hindi_ordinal),
     ),
     "tr": (Rule("percent_first", "s", rf"[%％] ?({NUMBER})(?: ?[–-] ?({NUMBER}))?(?!\d)", _say_percent_first),),
+    "vi": (Rule("fourth", "d", r"(?<=[Tt]hứ )4(?![\w/:%]|[.,]\d)", lambda m, w: "tư"),),
 }  # fmt: skip
 """By primary tag; before the amounts and numbers of every language."""

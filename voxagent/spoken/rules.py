@@ -229,6 +229,12 @@ def _say_bare_percent(m: re.Match[str], w: Wording) -> str | None:
     return f"{w.joint}{w.counted(w.word('percent'), '2')}" if w.word("percent") else None
 
 
+def _say_per(m: re.Match[str], w: Wording) -> str | None:
+    """1.200.000đ/đêm, 12 €/Nacht: the stroke between money and what it is for."""
+    word = w.word("per")
+    return f" {word} " if word and _PRICE.search(text_before(m)[-_PRICE_LENGTH:]) else None
+
+
 def _say_number(m: re.Match[str], w: Wording) -> str | None:
     text = m.group()
     if w.known and w.parse(text)[0] is not None and not _ambiguous(text, w):
@@ -310,6 +316,8 @@ def _say_emoji(m: re.Match[str], w: Wording) -> str | None:
 _CURRENCY = r"US\$|A\$|C\$|NZ\$|HK\$|R\$|[$€£¥￥₹₩₽₺₫฿]|CHF|EUR|USD|GBP|JPY|CAD|AUD|PLN|TRY"
 _CURRENCY_AFTER = r"[€$¢£¥₹₩₽₺₫฿đ円元원]|EUR|USD|GBP|CHF|TL|zł|руб\.?|kr\.?|ريالا?ً?|درهما?ً?|جنيها?ً?|دولارا?ً?|บาท"
 
+_PRICE = re.compile(rf"\d[ \u00a0\u202f]?(?:{_CURRENCY_AFTER})\Z|(?:{_CURRENCY})[ \u00a0]?\d[\d.,]*\Z")
+_PRICE_LENGTH = 24
 _SCALED = rf"(?:[ \u00a0]?(bn|Bn|mn|tn|mm|MM|[kKmMbBtT])(?![\w])|[ \u00a0]({_SCALE_WORD})\b)?"
 _PHONE = r"(?:\+\d{1,3}[ .-]?|8[ -](?=8))?(?:\(\d{1,5}\)[ .-]?)?\d{2,5}(?:(?:[ -]\d{2,5}){1,5}|[ /-]\d{6,9}(?!\d))"
 _CLOCK = r"(\d{1,2})(?::(\d{2})(?: ?(?:Uhr|uur))?|\.(\d{2}) (?:Uhr|uur))(?![:.]?\d)"
@@ -351,7 +359,7 @@ def _either_case(key: str) -> str:
 AMOUNTS: tuple[Rule, ...] = (
     Rule("money", "as", rf"({_CURRENCY})[ \u00a0]?({NUMBER}){_SCALED}(?!\d)", _say_money_before),
     Rule("money_after", "d", rf"{_FREE}({NUMBER})[ \u00a0\u202f]?({_CURRENCY_AFTER})(?!{_W})", _say_money_after),
-    Rule("percent", "d", rf"{_FREE}({NUMBER})[ \u00a0\u202f]?[%％]", _say_percent),
+    Rule("percent", "d", rf"{_FREE}({NUMBER})[ \u00a0\u202f]?[%％٪]", _say_percent),
     Rule("phone", "ds", rf"(?<![+-]){_FREE}{_PHONE}(?!{_W}|-)", _say_phone),
     Rule("clock_time", "d", _FREE + _CLOCK, _say_clock_time),
     Rule("dot_ordinal", "d", rf"{_FREE}(\d{{1,2}})\.(?= [^\W\d_])", _say_dot_ordinal),
@@ -360,7 +368,8 @@ AMOUNTS: tuple[Rule, ...] = (
     Rule("spaced_number", "d", rf"{APART}\d{{1,3}}(?: \d{{3}})+(?:,\d+)?(?!\d| \d|-)", _say_spaced_number),
     Rule("number", "d", rf"(?<![/:])(?<![^\W{UNSPACED}]-)(?<!--){_FREE}{NUMBER}(?!{_W}|[/:]|[.,-]\d)", _say_number),
     Rule("abbreviation", "a", _ABBREVIATION, _say_abbreviation),
-    Rule("bare_percent", "s", r"(?<=\d)[%％]", _say_bare_percent),
+    Rule("bare_percent", "s", r"(?<=\d)[%％٪]", _say_bare_percent),
+    Rule("per", "s", r"/(?=[^\W\d_]{2})", _say_per),
     Rule("sign", "s", r"(?<=\s)[&+=×÷@](?=\s)", _say_sign),
 )  # fmt: skip
 """For every language."""
