@@ -53,6 +53,18 @@ async def test_a_turn_gives_every_sample_once_and_in_order():
         assert idle(engine, model)
 
 
+async def test_phrases_are_as_long_as_the_model_needs_them():
+    text = "Of course, I can do that for you. I see. Is there anything else that I can do today?"
+    phrases = {}
+    for least in (0.0, 1.2):
+        spec = ModelSpec("fake", 16000, 2560, slots=2, min_phrase_s=least)
+        async with fake_engine(model=FakeModel(spec)) as (engine, _):
+            _, chunks = await turn(engine, text)
+            phrases[least] = [chunk.phrase.text.strip() for chunk in chunks if chunk.first]
+    assert phrases[0.0][:2] == ["Of course,", "I can do that for you."]
+    assert phrases[1.2][0] == "Of course, I can do that for you."
+
+
 async def test_audio_starts_while_the_text_still_comes():
     async with fake_engine() as (engine, _):
         session = engine.open()

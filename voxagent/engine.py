@@ -11,7 +11,7 @@ from typing import Any
 
 from voxagent.errors import EngineFull, ModelError, SessionStateError
 from voxagent.model import LatentModel, ModelSpec, SpeechOptions, Voice
-from voxagent.phrases import PhraseSplitter
+from voxagent.phrases import FIRST_S, TAIL_S, PhraseSplitter
 from voxagent.reading import PLAIN, Reading
 from voxagent.scheduler import admit
 from voxagent.session import SessionState
@@ -114,7 +114,11 @@ class Engine:
             raise EngineFull(f"all {spec.slots} slots of {spec.name} are taken: retry, or raise `slots`", 1.0)
         job = Job(options, random.getrandbits(32) if seed is None else seed)
         splitter = splitter or PhraseSplitter(
-            options.language, max_phrase_s=spec.max_phrase_s, reading=reading.known_to(spec.tags, spec.phonemes)
+            options.language,
+            first_s=max(FIRST_S, spec.min_phrase_s),
+            tail_s=max(TAIL_S, spec.min_phrase_s),
+            max_phrase_s=spec.max_phrase_s,
+            reading=reading.known_to(spec.tags, spec.phonemes),
         )
         loading = self._voice(voice)
         session = Session(job, spec, splitter, self._send, self._cancel_slot, self._count_end, self._forget)

@@ -25,6 +25,7 @@ class ModelSpec:
         slots: Sessions that may be open at once.
         max_batch: Sessions one `LatentModel.step` may advance together.
         max_phrase_s: Longest phrase the model speaks well, seconds of speech.
+        min_phrase_s: Shortest that it speaks well; shorter ones join their neighbours where the text allows.
         languages: BCP 47 primary tags it speaks; empty means any.
         clones: Takes a reference recording as a voice.
         continues: Carries prosody from one phrase of a turn to the next.
@@ -42,6 +43,7 @@ class ModelSpec:
     slots: int
     max_batch: int = 1
     max_phrase_s: float = 8.0
+    min_phrase_s: float = 0.0
     languages: tuple[str, ...] = ("en",)
     clones: bool = False
     continues: bool = False

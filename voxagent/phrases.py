@@ -60,6 +60,8 @@ class Phrase:
 
 FIRST_S = 0.5
 """Shortest first phrase, in seconds of speech without the pause at its mark, which is 0.1 s or more."""
+TAIL_S = 0.6
+"""A shorter sentence joins its neighbour, seconds of speech."""
 MAX_PHRASE_S = 10.0
 """Longest phrase, in seconds of speech, where the model sets no limit."""
 
@@ -106,7 +108,7 @@ class PhraseSplitter:
         first_s: float = FIRST_S,
         max_phrase_s: float = MAX_PHRASE_S,
         comfortable_s: float = 2.75,
-        tail_s: float = 0.6,
+        tail_s: float = TAIL_S,
         low_runway_s: float = 1.0,
         stall_runway_s: float = 0.5,
         reading: Reading = PLAIN,

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 
 from pipecat.utils.text.base_text_aggregator import Aggregation, BaseTextAggregator, TextType
 
-from voxagent.phrases import FIRST_S, MAX_PHRASE_S, Phrase, PhraseSplitter
+from voxagent.phrases import FIRST_S, MAX_PHRASE_S, TAIL_S, Phrase, PhraseSplitter
 from voxagent.reading import PLAIN, Reading
 
 SILENT = "silent"
@@ -48,7 +48,7 @@ class PhraseAggregator(BaseTextAggregator):
         super().__init__(aggregation_type=TextType.SENTENCE, language=language)
         self._tag = language
         self._first_s = first_s
-        self._max_phrase_s = max_phrase_s
+        self._min_phrase_s, self._max_phrase_s = 0.0, max_phrase_s
         self._reading = reading
         self._carry = self._trail = ""
         self._ended = self._begun = False
@@ -77,9 +77,9 @@ class PhraseAggregator(BaseTextAggregator):
         if not self._begun:
             self._splitter = self._fresh()
 
-    def set_max_phrase_s(self, max_phrase_s: float) -> None:
-        """Bounds the phrases of the turns to come."""
-        self._max_phrase_s = max_phrase_s
+    def set_lengths(self, min_phrase_s: float, max_phrase_s: float) -> None:
+        """Bounds the phrases of the turns to come by what the model speaks well."""
+        self._min_phrase_s, self._max_phrase_s = min_phrase_s, max_phrase_s
         if not self._begun:
             self._splitter = self._fresh()
 
@@ -140,7 +140,13 @@ class PhraseAggregator(BaseTextAggregator):
         return [("" if p.type == SILENT else self.take_carry(), p) for p in self._pieces(phrases)]
 
     def _fresh(self) -> PhraseSplitter:
-        return PhraseSplitter(self._tag, first_s=self._first_s, max_phrase_s=self._max_phrase_s, reading=self._reading)
+        return PhraseSplitter(
+            self._tag,
+            first_s=max(self._first_s, self._min_phrase_s),
+            tail_s=max(TAIL_S, self._min_phrase_s),
+            max_phrase_s=self._max_phrase_s,
+            reading=self._reading,
+        )
 
     def _pieces(self, phrases: list[Phrase]) -> Iterator[Aggregation]:
         """Phrases, taken apart where more goes unspoken than Pipecat's word tracker gets over."""

@@ -42,7 +42,7 @@ from pipecat.utils.tracing.service_decorators import traced_tts
 from pipecat.utils.types import NOT_GIVEN, is_given
 
 from voxagent.engine import Engine, EngineSettings
-from voxagent.phrases import FIRST_S, MAX_PHRASE_S, PhraseSplitter
+from voxagent.phrases import FIRST_S, MAX_PHRASE_S, TAIL_S, PhraseSplitter
 from voxagent.reading import PLAIN, Reading
 from voxagent.turn import Session
 from voxagent_pipecat.aggregator import SILENT, Carried, PhraseAggregator, cut_whole
@@ -191,7 +191,7 @@ class VoxAgentTTSService(TTSService):
         self._engine = engine = await self._lease.acquire()
         self._speaker = Speaker(self._contexts, self._open_session, self.sample_rate, self._lead_s)
         self._speaker.observe(self.observers)
-        self._phrases.set_max_phrase_s(self._max_phrase_s)
+        self._phrases.set_lengths(engine.spec.min_phrase_s, engine.spec.max_phrase_s)
         self._reading = self._reading.known_to(engine.spec.tags, engine.spec.phonemes)
         self._phrases.set_reading(self._reading)
         if (tag := speech_options(self._settings).language) is not None:
@@ -420,7 +420,11 @@ class VoxAgentTTSService(TTSService):
     def _open_session(self) -> Session:
         assert self._engine is not None
         splitter = PhraseSplitter(
-            self._language, first_s=self._first_s, max_phrase_s=self._max_phrase_s, reading=self._reading
+            self._language,
+            first_s=max(self._first_s, self._engine.spec.min_phrase_s),
+            tail_s=max(TAIL_S, self._engine.spec.min_phrase_s),
+            max_phrase_s=self._max_phrase_s,
+            reading=self._reading,
         )
         return self._engine.open(self._voice, speech_options(self._settings), splitter=splitter)
 

@@ -37,6 +37,7 @@ _SHORT_S, _PLENTY_S = 0.2, 1.0
 _LEAD_S = 0.3  # audio ahead that allows to wait and see
 _TAIL_S = 0.06  # of silence after a phrase's last sound: breath and reverberation fade in it
 _PHRASE_S = 8.0
+_LEAST_S = 0.9  # its training had hardly anything below a second (upstream's documentation)
 _DESIGN_TEXT = (
     "Hello, it is good to hear from you. Let me have a look at that, it will only take a moment, and then I can tell "
     "you what we have found and what comes next."
@@ -82,10 +83,12 @@ class VoxModel:
             slots=options.slots,
             max_batch=options.batch,
             max_phrase_s=_PHRASE_S,
+            min_phrase_s=_LEAST_S,
             languages=() if config.v2 else ("zh", "en"),
             clones=True,
             continues=options.strategy == "continue",
             foresees=True,
+            tags=("laughing", "sigh") if config.v2 else (),
         )
 
     @property
