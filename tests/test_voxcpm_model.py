@@ -385,9 +385,11 @@ class TestGivenOut:
         assert self.give(model, slot, self.SPEECH, self.SILENCE, ahead_s=0.1) == [7680, 7680]
 
     def test_a_silent_end_that_was_held_back_is_never_heard(self, model, slot):
+        slot.patches = [slot.session.latest] * 8
         assert self.give(model, slot, self.SPEECH, *[self.SILENCE] * 8) == [7680, *[0] * 8]
         (step,) = model.step([slot])
         assert (step.last, step.latents, step.reason) == (True, None, "silence")
+        assert not slot.patches
         take_in(model, slot, phrase(OTHER, start=40))
         assert self.give(model, slot, self.SPEECH) == [7680]
 

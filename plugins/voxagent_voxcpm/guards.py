@@ -92,6 +92,11 @@ class Guard:
         """The phrase may be over or stuck: what comes now is better held back while there is time."""
         return self._repeats > 0 or self._silent > 0
 
+    @property
+    def silent(self) -> int:
+        """Patches at the end that were silent."""
+        return self._silent
+
     def hear(self, pcm: Patch) -> str:
         """Listens to a decoded patch. Returns why the phrase has to end after it, or nothing."""
         rms = float(np.sqrt(np.mean(np.square(pcm)))) if pcm.size else 0.0

@@ -313,7 +313,9 @@ class VoxModel:
         silence = guard.hear(pcm)
         if slot.ending == "repetition" and slot.held:
             return _NOTHING
-        slot.ending = slot.ending or silence
+        if silence and not slot.ending:
+            slot.ending = silence
+            slot.patches = slot.patches[: -guard.silent]  # the turn goes on from what was said
         if not slot.emitted:
             pcm = pcm[silent_head(pcm, self._spec.sample_rate) :]
             slot.emitted = len(pcm) > 0

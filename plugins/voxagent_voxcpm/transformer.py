@@ -115,7 +115,13 @@ class RowPast:
         values[self._rows, :, self.positions] = v
         q = q.unflatten(1, (k.shape[1], -1))  # the heads of a group are the queries of one KV head
         mine = keys[self._rows, :, : self._reach], values[self._rows, :, : self._reach]
-        return F.scaled_dot_product_attention(q, mine[0], mine[1], attn_mask=self._mask).flatten(1, 2)
+        return _attention(q, mine[0], mine[1], self._mask).flatten(1, 2)
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, gqa: bool = False) -> Tensor:
+    if q.device.type == "mps":  # wrong results for strided tensors: PyTorch issue 163597
+        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=gqa)
 
 
 def _attend_span(q: Tensor, keys: Tensor, values: Tensor, start: int) -> Tensor:
@@ -128,9 +134,7 @@ def _attend_span(q: Tensor, keys: Tensor, values: Tensor, start: int) -> Tensor:
         ends = torch.arange(start, start + count, device=q.device)
         mask = torch.arange(keys.shape[1], device=q.device) <= ends.unsqueeze(1)
         mask = mask.repeat(members, 1)
-    seen = F.scaled_dot_product_attention(
-        grouped.flatten(1, 2).unsqueeze(0), keys.unsqueeze(0), values.unsqueeze(0), attn_mask=mask
-    )
+    seen = _attention(grouped.flatten(1, 2).unsqueeze(0), keys.unsqueeze(0), values.unsqueeze(0), mask)
     apart: Tensor = seen[0].unflatten(1, (members, count))
     return apart.permute(2, 0, 1, 3).flatten(1, 2)
 
@@ -182,7 +186,7 @@ class Transformer:
         table = self._rope.at(torch.arange(x.shape[1], device=x.device)) if self._rope is not None else None
         for block in self._blocks:
             q, k, v = (part.transpose(1, 2) for part in block.heads(x, table))
-            seen = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+            seen = _attention(q, k, v, None, gqa=True)
             x = block.finish(x, seen.transpose(1, 2).flatten(2))
         return rms_norm(x, self._norm, self.shape.eps)
 
