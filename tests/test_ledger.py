@@ -108,10 +108,10 @@ def test_untimed_words_are_spread_by_length_and_corrected_at_the_end():
     ledger.finish(phrase, 100 + 1100)
     words = ledger.words
     assert (words[0].start_sample, words[-1].end_sample) == (100, 1200)
-    lengths = {round((word.end_sample - word.start_sample) / 10) for word in words}
-    assert len(lengths) == 1
+    lengths = [word.end_sample - word.start_sample for word in words]
+    assert max(lengths) - min(lengths) <= 1
     gaps = [later.start_sample - word.end_sample for word, later in itertools.pairwise(words)]
-    assert all(0 < gap < 10 * min(lengths) for gap in gaps)
+    assert all(0 <= gap < min(lengths) for gap in gaps)
 
 
 def test_a_slow_voice_is_expected_to_stay_slow():
