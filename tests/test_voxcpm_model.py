@@ -189,6 +189,11 @@ class TestSessions:
             model.prefill(slot, phrase("word " * 600))
         model.close(slot)
 
+    def test_a_speed_that_the_model_cannot_have_is_refused(self, model, voice):
+        with pytest.raises(ValueError, match="no setting for speed"):
+            model.open(voice, SpeechOptions(speed=1.2), 1)
+        assert model.free_slots == model.spec.slots
+
     def test_characters_the_tokenizer_lacks_are_spoken_as_bytes(self, model, voice):
         assert len(alone(model, voice, "Zażółć gęślą ☃ 𝄞", 1)) > 0
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ _HURRY_PATCHES = 2  # of a turn: the listener waits for them
 _SHORT_S, _PLENTY_S = 0.2, 1.0
 _LEAD_S = 0.3  # audio ahead that allows to wait and see
 _TAIL_S = 0.06  # of silence after a phrase's last sound: breath and reverberation fade in it
+_POSITIONS, _PATCHES_PER_S = 768, 6.25
 _PHRASE_S = 8.0
 _LEAST_S = 0.9  # its training had hardly anything below a second (upstream's documentation)
 _DESIGN_TEXT = (
@@ -47,12 +48,6 @@ _NOTHING: Pcm = np.zeros(0, np.float32)
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-class Encoder(Protocol):
-    """What turns text into token ids."""
-
-    def encode(self, text: str) -> list[int]: ...
 
 
 class VoxModel:
@@ -69,12 +64,14 @@ class VoxModel:
         revision: See there.
     """
 
-    def __init__(self, network: Network, tokens: Encoder, options: VoxOptions, revision: str = "") -> None:
+    def __init__(self, network: Network, tokens: Tokens, options: VoxOptions, revision: str = "") -> None:
         config = network.config
         self.network, self.revision = network, revision
         self._tokens, self._options = tokens, options
         self._limits = replace(Limits(), min_len=options.min_len, most_per_token=options.most_per_token)
-        self._sessions = Sessions(network, options.slots, options.positions)
+        # Releases with shorter patches need more of them for the same seconds.
+        self._positions = options.positions or round(_POSITIONS * config.patches_per_s / _PATCHES_PER_S)
+        self._sessions = Sessions(network, options.slots, self._positions)
         self._history_patches = round(options.history_s * config.patches_per_s)
         self._spec = ModelSpec(
             "voxcpm",
@@ -184,6 +181,10 @@ class VoxModel:
         """Takes a slot and puts the voice's reference at its start."""
         if not isinstance(voice, VoxVoice):
             raise TypeError(f"not a VoxCPM voice: {voice!r}")
+        if options.speed != 1.0:
+            raise ValueError(
+                "VoxCPM has no setting for speed: leave it at 1, and use a recording that speaks as it should"
+            )
         if not self._sessions.free:
             raise EngineFull("all slots of the model are taken", retry_after_s=1.0)
         return Slot(self._sessions.open(voice), seed)
@@ -230,7 +231,7 @@ class VoxModel:
         if (room := self._room(slot, intake)) < guard.cap:
             raise ValueError(
                 f"a phrase of {tokens} tokens needs {guard.cap - room} more positions than the "
-                f"{self._options.positions} of a session: cut it into phrases, or raise the option positions"
+                f"{self._positions} of a session: cut it into phrases, or raise the option positions"
             )
         latest = intake.patches[-1] if len(intake.patches) else self._sessions.nothing
         # By place, not drawn on: a phrase that was foreseen and did not come leaves no trace.
@@ -250,7 +251,7 @@ class VoxModel:
     def _room(self, slot: Slot, intake: Intake) -> int:
         """Patches that the slot has room for once the phrase is taken in."""
         prefix = slot.session.voice.prefix
-        return self._options.positions - (prefix.positions if prefix is not None else 0) - intake.size
+        return self._positions - (prefix.positions if prefix is not None else 0) - intake.size
 
     # Steps.
 

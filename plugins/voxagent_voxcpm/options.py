@@ -31,7 +31,8 @@ class VoxOptions(BaseModel):
         history_s: Most seconds of sound that are given along.
         slots: Sessions open at once.
         batch: Sessions that one step may advance.
-        positions: Room of a session: reference, text, history and what it says, a position a token or patch.
+        positions: Room of a session: reference, text, history and what it says, a position a token or patch; 0 takes
+            768, or 1,536 for patches of 80 ms.
         piece: Positions of a new phrase taken in at once, so that other sessions' steps fit in between.
         most_per_token: See `Limits`.
         min_len: See `Limits`.
@@ -54,7 +55,7 @@ class VoxOptions(BaseModel):
     history_s: float = Field(default=6.0, ge=0.0, le=30.0)
     slots: int = Field(default=8, ge=1, le=1024)
     batch: int = Field(default=8, ge=1, le=1024)
-    positions: int = Field(default=768, ge=64, le=32768)
+    positions: int = Field(default=0, ge=0, le=32768)
     piece: int = Field(default=64, ge=1, le=4096)
     most_per_token: float = Field(default=4.0, gt=0, le=20)
     min_len: int = Field(default=2, ge=0, le=100)
