@@ -75,10 +75,12 @@ def behind_a_step(sessions: Sessions, voice: VoxVoice, count: int, extent: Exten
     return round(statistics.median(times[1:]), 1)
 
 
-def measure(network: Network, counts: list[int], extent: Extent, positions: int) -> dict[str, Any]:
+def measure(
+    network: Network, counts: list[int], extent: Extent, positions: int, compiler: str | None
+) -> dict[str, Any]:
     """All figures by number of sessions."""
     began = time.perf_counter()
-    sessions = Sessions(network, max(counts), positions)
+    sessions = Sessions(network, max(counts), positions, compiler=compiler)
     plain, voice = random_voice(network, 0), random_voice(network, extent.reference_s)
     out: dict[str, Any] = {"step_ms": {}, "rtf": {}, "first_packet_ms": {}, "first_packet_behind_a_step_ms": {}}
     for count in counts:
@@ -111,6 +113,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--positions", type=int, default=512)
+    parser.add_argument("--compiler", help="backend of torch.compile, such as inductor: minutes for all sizes")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     device = torch.device(asked.device)
@@ -124,7 +127,7 @@ def main() -> None:
         "dtype": asked.dtype,
         "steps": asked.steps,
         "load_s": round(time.perf_counter() - began, 1),
-        **measure(network, [int(part) for part in asked.calls.split(",")], extent, asked.positions),
+        **measure(network, [int(part) for part in asked.calls.split(",")], extent, asked.positions, asked.compiler),
         "memory": memory(device),
     }
     text = json.dumps(figures)

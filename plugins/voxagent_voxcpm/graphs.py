@@ -73,14 +73,18 @@ class FixedSizes:
         network: The weights.
         pools: Where the past is; their last row belongs to nobody and takes what only fills a batch up.
         most: Sessions at once.
+        compiler: Backend of `torch.compile` that both calls go through, such as ``inductor``; None for none. It takes
+            half a minute and more for each size, so that sessions of every length then share one reach.
     """
 
-    def __init__(self, network: Network, pools: Pools, most: int) -> None:
+    def __init__(self, network: Network, pools: Pools, most: int, compiler: str | None = None) -> None:
         self._network, self._pools = network, pools
         self._spare_row = pools.lm.keys[0].shape[0] - 1
         self.sizes = sorted({min(1 << power, most) for power in range(most.bit_length() + 1)})
-        self._velocity = _Graphed(lambda key, *inputs: (network.dit.velocity(*inputs),))
-        self._follow = _Graphed(self._run_follow)
+        capacity = pools.lm.capacity
+        self._reach = _REACH if compiler is None else capacity
+        self._velocity = _Graphed(_compiled(lambda key, *inputs: (network.dit.velocity(*inputs),), compiler))
+        self._follow = _Graphed(_compiled(self._run_follow, compiler))
 
     def _run_follow(self, reach: int, patches: Tensor, rows: Tensor, positions: Tensor) -> Tensors:
         hidden = self._network.follow(patches, rows, positions, reach, self._pools)
@@ -100,7 +104,7 @@ class FixedSizes:
         """Takes one patch of each session in; see `Network.follow`."""
         count, device = len(rows), patches.device
         size = self._size(count)
-        reach = min(-(-(max(positions) + 1) // _REACH) * _REACH, self._pools.lm.capacity)
+        reach = min(-(-(max(positions) + 1) // self._reach) * self._reach, self._pools.lm.capacity)
         padding = size - count
         at = torch.tensor([[*rows, *[self._spare_row] * padding], [*positions, *[0] * padding]], device=device)
         lm, residual = self._follow(reach, _filled(patches, size), at[0], at[1])
@@ -112,7 +116,7 @@ class FixedSizes:
         config, network = self._network.config, self._network
         for size in self.sizes:
             patches = torch.zeros(size, config.patch, config.feat_dim, device=network.device, dtype=network.dtype)
-            for reach in range(_REACH, min(longest, self._pools.lm.capacity) + _REACH, _REACH):
+            for reach in range(self._reach, min(longest, self._pools.lm.capacity) + self._reach, self._reach):
                 end = min(reach, self._pools.lm.capacity) - 1
                 self.follow(patches, [self._spare_row] * size, [end] * size)
             hidden = Hidden(
@@ -121,6 +125,15 @@ class FixedSizes:
             mu, (times, _) = network.guidance(hidden), network.dit.table(2)
             both, time = torch.cat((patches, patches)), times[:1].expand(2 * size, -1).contiguous()
             self.velocity(both, torch.cat((mu, mu)), time, network.dit.context(both))
+
+
+def _compiled(function: Callable[..., Tensors], backend: str | None) -> Callable[..., Tensors]:
+    if backend is None:
+        return function
+    # One compilation a size, and there may be more sizes than the eight that are allowed by default.
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
+    compiled: Callable[..., Tensors] = torch.compile(function, dynamic=False, fullgraph=True, backend=backend)
+    return compiled
 
 
 def _filled(tensor: Tensor, size: int) -> Tensor:

@@ -71,7 +71,10 @@ class VoxModel:
         self._limits = replace(Limits(), min_len=options.min_len, most_per_token=options.most_per_token)
         # Releases with shorter patches need more of them for the same seconds.
         self._positions = options.positions or round(_POSITIONS * config.patches_per_s / _PATCHES_PER_S)
-        self._sessions = Sessions(network, options.slots, self._positions)
+        if options.compile and network.device.type != "cuda":
+            raise ValueError(f"the option compile is for CUDA; this model runs on {network.device}")
+        compiler = "inductor" if options.compile else None
+        self._sessions = Sessions(network, options.slots, self._positions, compiler=compiler)
         self._history_patches = round(options.history_s * config.patches_per_s)
         self._spec = ModelSpec(
             "voxcpm",

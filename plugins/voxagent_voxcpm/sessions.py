@@ -73,14 +73,17 @@ class Sessions:
         rows: Sessions at once.
         positions: Room of each.
         fixed: Make the calls of a step at fixed sizes, which CUDA replays as graphs; None does so on CUDA.
+        compiler: See `FixedSizes`.
     """
 
-    def __init__(self, network: Network, rows: int, positions: int, *, fixed: bool | None = None) -> None:
+    def __init__(
+        self, network: Network, rows: int, positions: int, *, fixed: bool | None = None, compiler: str | None = None
+    ) -> None:
         self.network = network
         self.positions = positions
         self.pools: Pools = network.pools(rows + 1, positions)
         use = network.device.type == "cuda" if fixed is None else fixed
-        self.fixed = FixedSizes(network, self.pools, rows) if use else None
+        self.fixed = FixedSizes(network, self.pools, rows, compiler) if use else None
         self._free = list(range(rows))[::-1]
 
     def warm_up(self) -> None:
