@@ -6,10 +6,13 @@ import json
 import subprocess
 import sys
 import wave
+from importlib.metadata import EntryPoint
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
+from voxagent import cli
 from voxagent.cli import app
 from voxagent.say import tokens
 
@@ -140,3 +143,15 @@ def test_say_refuses_a_reading_that_does_not_exist(options, cure):
     result = run.invoke(app, ["say", "Hello.", "--model", "fake", *options])
     assert result.exit_code == 2
     assert cure in result.stderr
+
+
+def test_a_command_whose_packages_are_missing_names_its_extra_whatever_the_arguments(monkeypatch):
+    point = EntryPoint("sing", "no_such_package.songs:sing [music]", "voxagent.commands")
+    monkeypatch.setattr(cli, "entry_points", lambda group: [point] if group == point.group else [])
+    monkeypatch.setattr(cli, "app", typer.Typer())
+    cli.app.command("say")(lambda: None)
+    cli._add_plugin_commands()
+    for arguments in (["sing"], ["sing", "high", "--loud", "3"]):
+        result = run.invoke(cli.app, arguments)
+        assert result.exit_code != 0
+        assert "pip install 'pipecat-voxagent[music]'" in result.output

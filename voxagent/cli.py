@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -231,12 +231,16 @@ def _add_plugin_commands() -> None:
                 else:
                     parent.command(point.name)(loaded)
             except ImportError as error:
-                parent.command(point.name)(_missing(point.name, error))
+                whatever = {"ignore_unknown_options": True, "allow_extra_args": True}
+                parent.command(point.name, context_settings=whatever)(_missing(point, error))
 
 
-def _missing(name: str, error: ImportError) -> Callable[[], None]:
+def _missing(point: EntryPoint, error: ImportError) -> Callable[[], None]:
+    extras = ",".join(point.extras)
+
     def command() -> None:
-        raise fail(f"`voxagent {name}` needs {error.name}: pip install 'pipecat-voxagent[agent]'")
+        cure = f"'pipecat-voxagent[{extras}]'" if extras else "the package of that command again"
+        raise fail(f"`{point.name}` needs {error.name}: pip install {cure}")
 
     command.__doc__ = f"Not available: {error.name} is not installed."
     return command
