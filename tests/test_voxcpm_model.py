@@ -311,10 +311,16 @@ class TestGuards:
     @pytest.mark.parametrize("cycle", [1, 2, 4])
     def test_a_phrase_that_repeats_itself_is_stuck(self, cycle):
         guard = self.guard(tokens=50)
+        guard.hear(np.full(7680, 0.1, np.float32))
         fresh = self.patches(5)
         assert [guard.take(patch) for patch in fresh] == [""] * 5
         stuck = [guard.take(fresh[5 - cycle + index % cycle] * 1.001) for index in range(6)]
         assert stuck == [""] * 5 + ["repetition"]
+
+    def test_silence_before_speech_is_no_repetition(self):
+        guard = self.guard(tokens=50)
+        for patch in [self.patches(1)[0]] * 20:
+            assert guard.take(patch) == guard.hear(np.zeros(7680, np.float32)) == ""
 
     def test_one_patch_like_another_is_no_repetition(self):
         guard = self.guard(tokens=50)

@@ -81,7 +81,7 @@ class Guard:
         self.made += 1
         size = float(np.linalg.norm(patch)) + 1e-9
         alike = any(float(np.linalg.norm(patch - other)) < _ALIKE * size for other in self._recent)
-        self._repeats = self._repeats + 1 if alike else 0
+        self._repeats = self._repeats + 1 if alike and self._spoke else 0  # silence before speech is all alike
         self._recent.append(patch)
         if self._repeats >= self.limits.repeated_s * self.patches_per_s:
             return "repetition"
