@@ -22,11 +22,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "plugins"))
 import torch
 
 from voxagent_voxcpm.config import Config, parse_config
-from voxagent_voxcpm.measure import Extent, cancels, first_packets, one_step, random_voice, start, step_times, summary
+from voxagent_voxcpm.measure import Extent, cancels, first_packets, random_voice, step_times, summary
 from voxagent_voxcpm.network import Network
 from voxagent_voxcpm.releases import RELEASES, random_network
 from voxagent_voxcpm.sessions import Sessions
-from voxagent_voxcpm.voice import VoxVoice
 
 _TINY = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_hidden_layers": 2,
          "kv_channels": 16, "max_position_embeddings": 2048, "vocab_size": 640}  # fmt: skip
@@ -58,23 +57,6 @@ def memory(device: torch.device) -> dict[str, float]:
     return {"now_gb": round(taken / 1e9, 2), "peak_gb": round(most / 1e9, 2)}
 
 
-def behind_a_step(sessions: Sessions, voice: VoxVoice, count: int, extent: Extent) -> float:
-    """Milliseconds to a first packet when the phrase comes just as the others' step begins: the worst moment."""
-    others = start(sessions, voice, count - 1, extent)
-    times = []
-    for _ in range(extent.rounds + 1):
-        began = time.perf_counter()
-        if others:
-            one_step(sessions, others, extent.steps)
-        (session,) = start(sessions, voice, 1, extent)
-        one_step(sessions, [session], extent.first_steps)
-        times.append(1000 * (time.perf_counter() - began))
-        sessions.close(session)
-    for session in others:
-        sessions.close(session)
-    return round(statistics.median(times[1:]), 1)
-
-
 def measure(
     network: Network, counts: list[int], extent: Extent, positions: int, compiler: str | None
 ) -> dict[str, Any]:
@@ -90,7 +72,8 @@ def measure(
         out["step_ms"][str(count)] = summary(times)
         out["rtf"][str(count)] = round(statistics.median(times) * network.config.patches_per_s / 1000, 4)
         out["first_packet_ms"][str(count)] = summary(first_packets(sessions, voice, count, extent))
-        out["first_packet_behind_a_step_ms"][str(count)] = behind_a_step(sessions, voice, count, extent)
+        worst = first_packets(sessions, voice, count, extent, behind_a_step=True)
+        out["first_packet_behind_a_step_ms"][str(count)] = summary(worst)
     out["cancel"] = cancels(sessions, plain, extent)
     out["kv_gb"] = round(sessions.pools.bytes / 1e9, 3)
     out["seconds"] = round(time.perf_counter() - began, 1)

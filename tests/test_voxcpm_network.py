@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-import sys
-import types
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
+import warnings
 
 import pytest
 import torch
@@ -20,6 +17,7 @@ from voxagent_voxcpm.network import AUDIO_START, REFERENCE_END, REFERENCE_START,
 from voxagent_voxcpm.releases import RELEASES, random_network
 from voxagent_voxcpm.solver import Task, grid, solve
 from voxagent_voxcpm.tokens import Tokens
+from voxagent_voxcpm.upstream import importable, installed
 
 ALL = ("v2", "1.5", "0.5b")
 EXACT = 1e-5
@@ -88,24 +86,15 @@ def latents(network, count, seed=0):
 
 @pytest.fixture(scope="module")
 def upstream(checkpoints):
-    if find_spec("voxcpm") is None:
+    if not installed():
         pytest.skip("the upstream package is not installed: pip install --no-deps voxcpm==2.0.3 einops transformers")
-    patch = pytest.MonkeyPatch()
-    for name in ("torchaudio", "librosa"):  # for files only; the public torchaudio does not import beside a CPU torch
-        if name not in sys.modules:
-            stub = types.ModuleType(name)
-            stub.__spec__ = ModuleSpec(name, None)
-            patch.setitem(sys.modules, name, stub)
-    import warnings
-
-    with warnings.catch_warnings():
+    with importable(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from voxcpm.model.voxcpm import VoxCPMModel
         from voxcpm.model.voxcpm2 import VoxCPM2Model
 
         kinds = {"v2": VoxCPM2Model, "1.5": VoxCPMModel, "0.5b": VoxCPMModel}
         yield {name: kinds[name].from_local(str(checkpoints[name]), optimize=False, device="cpu") for name in ALL}
-    patch.undo()
 
 
 class TestParity:

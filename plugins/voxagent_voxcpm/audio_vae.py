@@ -129,7 +129,6 @@ class AudioDecoder:
 
     def __init__(self, shape: AudioShape, weights: Weights, name: str = "audio_vae.decoder") -> None:
         self._layers: list[_Layer] = []
-        self._hop = shape.decode_hop
         self._build(shape, weights, name)
         with torch.inference_mode():
             reel = _Reel(None)

@@ -91,14 +91,21 @@ def step_times(sessions: Sessions, voice: VoxVoice, count: int, extent: Extent) 
     return times[1:]
 
 
-def first_packets(sessions: Sessions, voice: VoxVoice, count: int, extent: Extent) -> list[float]:
-    """Milliseconds from a phrase to its first audio, while `count - 1` other sessions speak."""
+def first_packets(
+    sessions: Sessions, voice: VoxVoice, count: int, extent: Extent, *, behind_a_step: bool = False
+) -> list[float]:
+    """Milliseconds from a phrase to its first audio, while `count - 1` other sessions speak.
+
+    With `behind_a_step` it comes just as the others' step begins: the worst moment.
+    """
     others = start(sessions, voice, count - 1, extent)
     times = []
     for _ in range(extent.rounds):
+        began = time.perf_counter()
         if others:
             one_step(sessions, others, extent.steps)
-        began = time.perf_counter()
+        if not behind_a_step:
+            began = time.perf_counter()
         (session,) = start(sessions, voice, 1, extent)
         one_step(sessions, [session], extent.first_steps)
         times.append(1000 * (time.perf_counter() - began))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,10 +51,6 @@ class Weights:
         except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
             raise ValueError(f"{path} is damaged or of another format ({error}): download it again") from error
         self._readers.update({prefix + name: read for name, read in found.items()})
-
-    def add(self, tensors: Mapping[str, Tensor]) -> None:
-        """Adds tensors that are in memory."""
-        self._readers.update({name: partial(_same, tensor) for name, tensor in tensors.items()})
 
     def take(
         self, name: str, *shape: int, dtype: torch.dtype | None = None, device: torch.device | None = None
