@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from voxagent.errors import EngineFull
+from voxagent.errors import EngineFull, ModelError
 from voxagent.model import ModelSpec, Pcm, SpeechOptions, Step, Voice
 from voxagent.pcm import read_audio, silent_head
 from voxagent.phrases import Phrase
@@ -232,7 +232,7 @@ class VoxModel:
             slot.history.popleft()
             intake = self._lay_out(slot, phrase)
         if (room := self._room(slot, intake)) < guard.cap:
-            raise ValueError(
+            raise ModelError(
                 f"a phrase of {tokens} tokens needs {guard.cap - room} more positions than the "
                 f"{self._positions} of a session: cut it into phrases, or raise the option positions"
             )
@@ -287,7 +287,7 @@ class VoxModel:
             return Step(None, True, reason=slot.ending)
         if not np.isfinite(patch.values).all():
             self._sessions.scrub(slot.session)
-            return ValueError("the model made a patch that is no numbers: damaged weights, or fp16 is too narrow")
+            return ModelError("the model made a patch that is no numbers: damaged weights, or fp16 is too narrow")
         slot.patches.append(patch.latents)
         slot.made += 1
         slot.ending = slot.guard.take(patch.values)
@@ -347,7 +347,7 @@ class VoxModel:
 
 
 def _no_room(error: Exception) -> Exception:
-    failure = MemoryError("out of memory on the device: lower the options slots, positions or batch")
+    failure = ModelError("out of memory on the device: lower the options slots, positions or batch")
     failure.__cause__ = error
     return failure
 
