@@ -185,7 +185,7 @@ class VoxModel:
         if not isinstance(voice, VoxVoice):
             raise TypeError(f"not a VoxCPM voice: {voice!r}")
         if options.speed != 1.0:
-            raise ValueError(
+            raise ModelError(
                 "VoxCPM has no setting for speed: leave it at 1, and use a recording that speaks as it should"
             )
         if not self._sessions.free:
