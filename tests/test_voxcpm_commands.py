@@ -83,6 +83,14 @@ def test_an_invented_voice_is_kept_as_a_recording_is(checkpoint):
     assert say(checkpoint, "--voice", "guide").exit_code == 0
 
 
+def test_a_voice_cannot_be_invented_by_a_text_that_does_not_fit_or_never_ends(checkpoint, tmp_path):
+    endless = make_checkpoint(tmp_path / "c")  # its stop head never stops
+    for model, text, message in ((checkpoint, "word " * 900, "more positions"), (endless, "Good morning.", "cap")):
+        made = run.invoke(voice, ["add", "x", "--design", "a man", "--text", text, "--model", f"voxcpm:{model}"])
+        assert made.exit_code == 2
+        assert message in " ".join(made.output.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from voxagent.errors import VoxagentError
 from voxagent_voxcpm.stored import remove_voice, stored_voices, voice_path
 
 voice = typer.Typer(no_args_is_help=True, help="Voices of your own: add, list, remove.")
@@ -95,7 +96,7 @@ def add(
         else:
             made = speaker.record_voice(name, str(recording), None, text)
         save_voice(path, made, speaker.revision, speaker.spec.sample_rate)
-    except (ValueError, ImportError, OSError) as error:
+    except (ValueError, ImportError, OSError, VoxagentError) as error:
         raise _fail(error) from error
     typer.echo(f'{path}\nuse it: voxagent say --model {model} --voice {name} "Hello"')
 

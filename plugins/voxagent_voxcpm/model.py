@@ -155,20 +155,21 @@ class VoxModel:
             ValueError: What came out is too short to be a voice.
         """
         said = text.strip() or _DESIGN_TEXT
+        described = f"({description.strip('() ')}){said}"
         slot = self.open(make_voice(self.network, name), SpeechOptions(), seed)
-        phrase = Phrase(
-            f"({description.strip('() ')}){said}", 0, Speakable(f"({description.strip('() ')}){said}", ()), "end"
-        )
         try:
-            while not self.prefill(slot, phrase):
+            while not self.prefill(slot, Phrase(described, 0, Speakable(described, ()), "end")):
                 pass
-            while not (step := self.step([slot])[0]).last:  # type: ignore[union-attr]  # checked below
-                pass
+            while slot.speaks and not slot.last:
+                (step,) = self.step([slot])
+                if isinstance(step, Exception):
+                    raise step
+            reason = slot.ending or "it stopped at once"
             sound = torch.stack(slot.patches) if slot.patches else None
         finally:
             self.close(slot)
         if sound is None or len(sound) < 0.5 * self.network.config.patches_per_s:
-            raise ValueError(f"the model said nothing that can be a voice ({step}): try another seed")
+            raise ValueError(f"the model said nothing that can be a voice ({reason}): try another seed")
         if self.network.config.v2:
             return make_voice(self.network, name, reference=sound.float())
         return make_voice(self.network, name, prompt=sound.float(), prompt_text=said)
