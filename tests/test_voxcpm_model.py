@@ -439,6 +439,11 @@ class TestVoices:
             model.close(slot)
         assert taken[0] == taken[1] < 15
 
+    def test_what_is_said_in_a_reference_is_not_spoken(self, directory, tmp_path):
+        model, recording = load(directory), write_wav(tmp_path / "a.wav", 2.0)
+        told = model.record_voice("a", recording, None, "These words are in the recording.")
+        assert np.array_equal(alone(model, told, TEXT, 1), alone(model, model.load_voice(recording), TEXT, 1))
+
     def test_sessions_over_one_reference_do_not_disturb_it(self, directory, tmp_path):
         model = load(directory)
         voice = model.load_voice(write_wav(tmp_path / "a.wav", 2.0))

@@ -11,13 +11,19 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.voxcpm_rig import CPU, make_checkpoint
+from voxagent.model import SpeechOptions
+from voxagent.phrases import Phrase
+from voxagent.speakable import speakable
 from voxagent_voxcpm.config import parse_config
 from voxagent_voxcpm.kv import Span
+from voxagent_voxcpm.model import VoxModel
 from voxagent_voxcpm.network import AUDIO_START, REFERENCE_END, REFERENCE_START, load_network
+from voxagent_voxcpm.options import parse_options
 from voxagent_voxcpm.releases import RELEASES, random_network
 from voxagent_voxcpm.solver import Task, grid, solve
 from voxagent_voxcpm.tokens import Tokens
 from voxagent_voxcpm.upstream import importable, installed
+from voxagent_voxcpm.voice import make_voice
 
 ALL = ("v2", "1.5", "0.5b")
 EXACT = 1e-5
@@ -146,6 +152,37 @@ class TestParity:
             with torch.inference_mode():
                 heard, _ = network.decoder.decode(ours.flatten(0, 1).T[None].contiguous(), [state])
             assert off(heard[0], audio[0]) < EXACT
+
+    @pytest.mark.parametrize(
+        ("release", "mode"), [*((name, "continuation") for name in ALL), ("v2", "reference"), ("v2", "zero_shot")]
+    )
+    def test_a_session_of_the_engine_says_what_upstream_says(self, checkpoints, networks, upstream, release, mode):
+        options = parse_options({"steps": 6, "first_steps": 6, "most_per_token": 6})
+        network, text = networks[release], "Good morning, what can I do?"
+        model = VoxModel(network, Tokens(checkpoints[release] / "tokenizer.json"), options)
+        prompt = latents(network, 7, 1) if mode == "continuation" else None
+        reference = latents(network, 9, 2) if mode == "reference" else None
+        voice = make_voice(network, "x", reference=reference, prompt=prompt, prompt_text="Once more.")
+        cache = {"mode": mode, "audio_feat": prompt, "ref_audio_feat": reference, "prompt_text": "Once more. "}
+        cache = {name: part for name, part in cache.items() if part is not None}
+        for seed in (5, 6):
+            slot = model.open(voice, SpeechOptions(), seed)
+            while not model.prefill(slot, Phrase(text, 0, speakable(text, "en"), "end")):
+                pass
+            while not slot.last:
+                model.step([slot])
+            ours = torch.stack(slot.patches)
+            model.close(slot)
+            torch.manual_seed(seed)
+            stream = upstream[release]._generate_with_prompt_cache(
+                target_text=text,
+                prompt_cache=None if mode == "zero_shot" else cache,
+                inference_timesteps=6,
+                retry_badcase=False,
+            )
+            theirs = next(stream)[2][0 if release == "v2" or prompt is None else 2 :]
+            assert len(ours) == len(theirs)
+            assert off(ours, theirs) < EXACT
 
     @pytest.mark.parametrize("release", ALL)
     def test_recordings_are_encoded_as_upstream_encodes_them(self, networks, upstream, release):

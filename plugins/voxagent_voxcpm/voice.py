@@ -86,7 +86,8 @@ def make_voice(
         if prompt is not None:
             frames = prompt.float().flatten(0, 1)[-_PRIMING_FRAMES:].T.unsqueeze(0)
             _, (state,) = network.decoder.decode(frames.contiguous(), [state])
-    return VoxVoice(name, None, reference, prompt, prompt_text.strip(), prefix, state)
+    said = prompt_text.strip() if prompt is not None else ""  # a reference needs none, and it must not be spoken
+    return VoxVoice(name, None, reference, prompt, said, prefix, state)
 
 
 def _take_in(network: Network, reference: Tensor) -> Prefix:
