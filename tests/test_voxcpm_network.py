@@ -184,6 +184,36 @@ class TestParity:
             assert len(ours) == len(theirs)
             assert off(ours, theirs) < EXACT
 
+    @pytest.mark.parametrize(("release", "with_reference"), [("v2", True), ("v2", False), ("1.5", False)])
+    def test_the_second_phrase_of_a_turn_is_upstreams_continuation_of_the_first(
+        self, checkpoints, networks, upstream, release, with_reference
+    ):
+        options = parse_options({"steps": 6, "first_steps": 6, "most_per_token": 6})
+        network, first, second = networks[release], "Good morning.", "What can I do for you?"
+        model = VoxModel(network, Tokens(checkpoints[release] / "tokenizer.json"), options)
+        reference = latents(network, 9, 2) if with_reference else None
+        slot = model.open(make_voice(network, "x", reference=reference), SpeechOptions(), 5)
+        said = []
+        for start, text in ((0, first), (14, second)):
+            while not model.prefill(slot, Phrase(text, start, speakable(text, "en"), "end")):
+                pass
+            seed = slot.session.random.initial_seed()
+            while not slot.last:
+                model.step([slot])
+            said.append(torch.stack(slot.patches))
+        cache = {"mode": "ref_continuation" if with_reference else "continuation", "ref_audio_feat": reference}
+        cache |= {"audio_feat": said[0], "prompt_text": f"{first} "}
+        torch.manual_seed(seed)
+        stream = upstream[release]._generate_with_prompt_cache(
+            target_text=second,
+            prompt_cache={name: part for name, part in cache.items() if part is not None},
+            inference_timesteps=6,
+            retry_badcase=False,
+        )
+        theirs = next(stream)[2][0 if release == "v2" else 2 :]
+        assert len(said[1]) == len(theirs)
+        assert off(said[1], theirs) < EXACT
+
     @pytest.mark.parametrize("release", ALL)
     def test_recordings_are_encoded_as_upstream_encodes_them(self, networks, upstream, release):
         network, peer = networks[release], upstream[release].audio_vae
