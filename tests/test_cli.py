@@ -155,3 +155,23 @@ def test_a_command_whose_packages_are_missing_names_its_extra_whatever_the_argum
         result = run.invoke(cli.app, arguments)
         assert result.exit_code != 0
         assert "pip install 'pipecat-voxagent[music]'" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "added"),
+    [
+        ([], {"sing", "dance"}),
+        (["--help"], {"sing", "dance"}),
+        (["sing", "--loud"], {"sing"}),
+        (["say", "sing"], set()),
+        (["bench"], set()),
+        (["no-such-command"], set()),
+    ],
+)
+def test_only_what_the_arguments_name_is_imported(monkeypatch, arguments, added):
+    points = [EntryPoint(name, "no_such_package:songs [music]", "voxagent.commands") for name in ("sing", "dance")]
+    monkeypatch.setattr(cli, "entry_points", lambda group: points if group == "voxagent.commands" else [])
+    monkeypatch.setattr(cli, "app", typer.Typer())
+    cli.app.command("say")(lambda: None)
+    cli._add_plugin_commands(arguments)
+    assert {command.name for command in cli.app.registered_commands} == {"say"} | added

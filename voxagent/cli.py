@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -220,19 +220,35 @@ def doctor_command(as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
-def _add_plugin_commands() -> None:
-    """Plugins hang their commands under the app by the entry point groups `voxagent.commands` and `.benchmarks`."""
-    for group, parent in (("voxagent.commands", app), ("voxagent.benchmarks", bench)):
-        for point in entry_points(group=group):
-            try:
-                loaded = point.load()
-                if isinstance(loaded, typer.Typer):
-                    parent.add_typer(loaded, name=point.name)
-                else:
-                    parent.command(point.name)(loaded)
-            except ImportError as error:
-                whatever = {"ignore_unknown_options": True, "allow_extra_args": True}
-                parent.command(point.name, context_settings=whatever)(_missing(point, error))
+def _add_plugin_commands(arguments: Sequence[str] = ()) -> None:
+    """Plugins hang their commands under the app by the entry point groups `voxagent.commands` and `.benchmarks`.
+
+    A plugin may take a second to import: only what `arguments` name is added, or all of the level that they ask about.
+    """
+    named = [argument for argument in arguments if not argument.startswith("-")]
+    first = named[0] if named else ""
+    if first == "bench":
+        group, parent, wanted = "voxagent.benchmarks", bench, named[1:2]
+    elif first in {command.name for command in app.registered_commands}:
+        return
+    else:
+        group, parent, wanted = "voxagent.commands", app, named[:1]
+    for point in entry_points(group=group):
+        if not wanted or point.name in wanted:
+            _add_command(point, parent)
+
+
+def _add_command(point: EntryPoint, parent: typer.Typer) -> None:
+    try:
+        loaded = point.load()
+    except ImportError as error:
+        whatever = {"ignore_unknown_options": True, "allow_extra_args": True}
+        parent.command(point.name, context_settings=whatever)(_missing(point, error))
+        return
+    if isinstance(loaded, typer.Typer):
+        parent.add_typer(loaded, name=point.name)
+    else:
+        parent.command(point.name)(loaded)
 
 
 def _missing(point: EntryPoint, error: ImportError) -> Callable[[], None]:
@@ -248,5 +264,5 @@ def _missing(point: EntryPoint, error: ImportError) -> Callable[[], None]:
 
 def main() -> None:
     """The console script."""
-    _add_plugin_commands()
+    _add_plugin_commands(sys.argv[1:])
     app()
