@@ -140,7 +140,8 @@ def test_bench_sessions_refuses_what_it_cannot_measure(arguments, checkpoint):
 
 
 def test_the_command_line_starts_without_pytorch():
-    code = "import sys; from voxagent import cli; cli._add_plugin_commands(); cli._add_plugin_commands(['bench']); print('torch' in sys.modules)"
+    adding = "cli._add_plugin_commands(); cli._add_plugin_commands(['bench'])"
+    code = f"import sys; from voxagent import cli; {adding}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "False"
 
