@@ -63,7 +63,7 @@ class Network:
         self._embedding = weights.take("base_lm.embed_tokens.weight", config.vocab, hidden)
         self._lm = Transformer(config.lm, weights, "base_lm")
         self._residual = Transformer(config.residual_lm, weights, "residual_lm")
-        self._encoder = Transformer(config.encoder, weights, "feat_encoder.encoder")
+        self._encoder = Transformer(config.encoder, weights, "feat_encoder.encoder", config.patch + 1)
         self._encoder_in = linear(weights, "feat_encoder.in_proj", local, config.feat_dim, bias=True)
         self._summary = weights.take("feat_encoder.special_token", 1, 1, 1, local)[0]
         self._to_lm = linear(weights, "enc_to_lm_proj", hidden, local, bias=True)
@@ -75,7 +75,7 @@ class Network:
         self._fsq_out = linear(weights, "fsq_layer.out_proj", hidden, config.fsq_dim, bias=True)
         self._stop_in = linear(weights, "stop_proj", hidden, hidden, bias=True)
         self._stop_out = linear(weights, "stop_head", 2, hidden, bias=False)
-        self.dit = LocalDiT(config.dit, weights, config.feat_dim)
+        self.dit = LocalDiT(config.dit, weights, config.feat_dim, config.patch)
         self.decoder = AudioDecoder(config.audio, audio_weights)
         self.encoder = AudioEncoder(config.audio, audio_weights, odd_strides_shift=config.v2)
         for read in (weights, audio_weights):

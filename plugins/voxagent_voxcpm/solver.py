@@ -23,6 +23,7 @@ from voxagent_voxcpm.weights import Weights
 
 MIN_STEPS = 2
 _TIME_SCALE = 1000.0
+_HEAD = 3  # positions before the patches: what both LMs say, and the time
 _ZERO_SHARE = 0.04
 
 
@@ -56,14 +57,16 @@ def grid(steps: int, dtype: torch.dtype) -> tuple[tuple[float, float], ...]:
 class LocalDiT:
     """Estimates the velocity of a patch under construction."""
 
-    def __init__(self, shape: Backbone, weights: Weights, feat_dim: int, name: str = "feat_decoder.estimator") -> None:
+    def __init__(
+        self, shape: Backbone, weights: Weights, feat_dim: int, patch: int, name: str = "feat_decoder.estimator"
+    ) -> None:
         hidden = shape.hidden
         self._hidden, self._dtype = hidden, weights.dtype
         self._in = linear(weights, f"{name}.in_proj", hidden, feat_dim, bias=True)
         self._cond = linear(weights, f"{name}.cond_proj", hidden, feat_dim, bias=True)
         self._out = linear(weights, f"{name}.out_proj", feat_dim, hidden, bias=True)
         self._time, self._delta = (_time_mlp(weights, f"{name}.{part}_mlp", hidden) for part in ("time", "delta_time"))
-        self._transformer = Transformer(shape, weights, f"{name}.decoder")
+        self._transformer = Transformer(shape, weights, f"{name}.decoder", _HEAD + 2 * patch)
         half = torch.arange(hidden // 2, dtype=weights.dtype, device=weights.device)
         self._frequencies = torch.exp(half * -(log(10000) / (hidden // 2 - 1)))
         self._tables: dict[int, tuple[Tensor, Tensor]] = {}

@@ -29,11 +29,11 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 class Rope:
     """Rotary position tables in float32, whatever the model's dtype: bfloat16 would blur positions past 256."""
 
-    def __init__(self, shape: Backbone, device: torch.device) -> None:
+    def __init__(self, shape: Backbone, device: torch.device, positions: int) -> None:
         steps = torch.arange(0, shape.head_dim, 2, dtype=torch.float32) / shape.head_dim
         inverse = 1.0 / (shape.rope_theta**steps)
-        positions = torch.arange(shape.max_positions, dtype=torch.float32)
-        angles = torch.outer(positions, 1.0 / torch.tensor(shape.rope_factors, dtype=torch.float32)) * inverse
+        places = torch.arange(positions, dtype=torch.float32)
+        angles = torch.outer(places, 1.0 / torch.tensor(shape.rope_factors, dtype=torch.float32)) * inverse
         both = torch.cat((angles, angles), dim=-1)
         self._cos = (both.cos() * shape.rope_amplitude).to(device)
         self._sin = (both.sin() * shape.rope_amplitude).to(device)
@@ -173,13 +173,20 @@ class _Block:
 
 
 class Transformer:
-    """A stack of layers and a last norm, without embeddings."""
+    """A stack of layers and a last norm, without embeddings.
 
-    def __init__(self, shape: Backbone, weights: Weights, name: str) -> None:
+    Args:
+        shape: Its sizes.
+        weights: Its tensors.
+        name: Prefix of their names.
+        positions: Most that it is run over; None for all that it knows.
+    """
+
+    def __init__(self, shape: Backbone, weights: Weights, name: str, positions: int | None = None) -> None:
         self.shape = shape
         self._blocks = [_Block(shape, weights, f"{name}.layers.{index}") for index in range(shape.layers)]
         self._norm = weights.take(f"{name}.norm.weight", shape.hidden)
-        self._rope = Rope(shape, weights.device) if shape.rope else None
+        self._rope = Rope(shape, weights.device, positions or shape.max_positions) if shape.rope else None
 
     def whole(self, x: Tensor) -> Tensor:
         """Every position sees every other: (batch, length, hidden) to the same."""
